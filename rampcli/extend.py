@@ -65,7 +65,7 @@ def optimizer(
             of the learning rate need not be named. Others are refused if a user sets them. None:
             it may read all of them.
     """
-    return _registering(extensions.OPTIMIZER, name, settings, reads)
+    return _registering(extensions.OPTIMIZER_KEY, name, settings, reads)
 
 
 def decay_style(name: str, *, settings: type | None = None) -> Callable[[Function], Function]:
@@ -74,7 +74,7 @@ def decay_style(name: str, *, settings: type | None = None) -> Callable[[Functio
     The function takes a `LearningRate` (peak, floor, end of the run) and a `Step` (consumed
     samples, batch size) and returns the learning rate after the warm-up.
     """
-    return _registering(extensions.DECAY_STYLE, name, settings)
+    return _registering(extensions.DECAY_STYLE_KEY, name, settings)
 
 
 def model(name: str, *, settings: type | None = None) -> Callable[[Function], Function]:
@@ -83,7 +83,7 @@ def model(name: str, *, settings: type | None = None) -> Callable[[Function], Fu
     The function takes a `ModelConfig` and the keywords `sequence_length` and `layers`. It returns a
     `rampcli.models.decoder.Decoder`, usually of a class that overrides `build_layer`.
     """
-    return _registering(extensions.MODEL, name, settings)
+    return _registering(extensions.FAMILY_KEY, name, settings)
 
 
 def data_source(name: str, *, settings: type | None = None) -> Callable[[Function], Function]:
@@ -92,7 +92,7 @@ def data_source(name: str, *, settings: type | None = None) -> Callable[[Functio
     The function takes the configuration and returns `Documents`. Every host of a run calls it, and
     must get the same documents. They are held in memory.
     """
-    return _registering(extensions.DATA_SOURCE, name, settings)
+    return _registering(extensions.SOURCE_KEY, name, settings)
 
 
 def observer(name: str, *, settings: type | None = None) -> Callable[[Function], Function]:
@@ -102,7 +102,7 @@ def observer(name: str, *, settings: type | None = None) -> Callable[[Function],
     `rampcli.train.observers.model_observer.ModelObserver`, which declares the metrics that it
     measures. Every rank of a run calls it.
     """
-    return _registering(extensions.OBSERVER, name, settings)
+    return _registering(extensions.OBSERVERS_KEY, name, settings)
 
 
 def tracker(name: str, *, settings: type | None = None) -> Callable[[Function], Function]:
@@ -111,7 +111,7 @@ def tracker(name: str, *, settings: type | None = None) -> Callable[[Function], 
     The function takes the run directory, the `Position` to continue from and the name of the run.
     It returns a `rampcli.tracking.tracker.Tracker`. It is called in a process of its own.
     """
-    return _registering(extensions.TRACKER, name, settings)
+    return _registering(extensions.TRACKERS_KEY, name, settings)
 
 
 def reward(name: str) -> Callable[[Function], Function]:
@@ -120,7 +120,7 @@ def reward(name: str) -> Callable[[Function], Function]:
     The function takes a prompt, a response and the example that the prompt comes from, and returns
     a number. It runs in a process of its own.
     """
-    return _registering(extensions.REWARD, name, None)
+    return _registering(extensions.REWARD_KEY, name, None)
 
 
 def _registering(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from rampcli.config.groups import some_of
 from rampcli.errors import UsageError
 from rampcli.files import bundled
-from rampcli.plugins.extensions import is_extension, load, reporting_errors
+from rampcli.plugins.extensions import import_source, is_extension, reporting_errors
 
 if TYPE_CHECKING:
     from rampcli.settings.config import Config
@@ -161,7 +161,7 @@ def find_recipe(name: str) -> tuple["Callable[..., Config]", str | None]:
     """
     if is_of_user(name):
         source, function = (name, "") if name.endswith(".py") else name.rsplit(":", maxsplit=1)
-        recipes = _recipes_of(load(source))
+        recipes = _recipes_of(import_source(source))
         if function in recipes:
             return recipes[function], source
         if len(recipes) == 1 and not function:

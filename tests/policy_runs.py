@@ -9,7 +9,7 @@ import pytest
 from once import make_once
 from rampcli.cli.base import Base
 from rampcli.cli.composing import compose_rl
-from rampcli.launch.run import describe
+from rampcli.launch.run import write_run_files
 from rampcli.launch.workers import RL_WORKER
 from rampcli.runs.rows import read_rows
 from ranks import run_program, run_ranks
@@ -90,10 +90,10 @@ class PolicyRun(Run):
         command[command.index("pretrain")] = "rl"
         return command
 
-    def describe(self, *words: str) -> None:
+    def write_run_files(self, *words: str) -> None:
         self.path.mkdir(exist_ok=True)
         resolved = compose_rl(Base(factory="llama3_tiny"), self.overrides(words))
-        describe(self.directory, resolved, [])
+        write_run_files(self.directory, resolved, [])
 
     def workers(self, processes: int, *words: str, folders: Sequence[Path] | None = None) -> None:
         self.describe(f"trainer.devices={processes}", *words)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.launch.run import describe
+from rampcli.launch.run import write_run_files
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from run_files import metrics_row, state
@@ -22,7 +22,7 @@ def write_run(path: Path, *words: str, loss: float | None = 4.0) -> RunDirectory
     overrides += ["trainer.max_samples=400", "trainer.num_nodes=2", *words]
     recipe = llm.from_factory("llama3_tiny")
     recipe.name = path.name
-    describe(directory, resolve(apply_overrides(recipe, overrides)), [])
+    write_run_files(directory, resolve(apply_overrides(recipe, overrides)), [])
     directory.write_state(state(status="preempted", step=2 * STEPS))
     rows, now, samples = [], 110.0, 0
     for step in range(1, 2 * STEPS + 1):
@@ -74,7 +74,7 @@ def write_phased_run(
     recipe.name = path.name
     resolved = resolve(apply_overrides(recipe, (*PHASES, *words)))
     plan = resolved.plan
-    describe(directory, resolved, [])
+    write_run_files(directory, resolved, [])
     directory.write_state(state(status="preempted", step=steps))
 
     def record(kind: str, step: int, **facts: Any) -> None:

@@ -15,14 +15,14 @@ from commands import Command, run_command
 from distributed.average import newest_average
 from processes import wait_until_all_have_ended
 from rampcli import llm
-from rampcli.batch.averages import KINDS
+from rampcli.batch.averages import AVERAGES
 from rampcli.config.compose import apply_overrides
-from rampcli.launch.run import describe
+from rampcli.launch.run import write_run_files
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.event_kinds import TimePart
 from rampcli.runs.record import read_run
 from rampcli.runs.rows import read_rows
-from rampcli.runs.time_spent import LOST
 from ranks import run_ranks, train_rank
 
 # A model that takes a step in milliseconds, and a ramp 2 -> 4 -> 6 -> 8 on 1, 2, 3 and 4 nodes of
@@ -120,11 +120,11 @@ class Run:
             self.command(*words), env=environment(), text=True, capture_output=True, check=False
         )
 
-    def describe(self, *words: str) -> None:
+    def write_run_files(self, *words: str) -> None:
         """Writes config.yaml, so that ranks can be started by hand."""
         self.path.mkdir(exist_ok=True)
         config = llm.from_factory("llama3_tiny")
-        describe(self.directory, resolve(apply_overrides(config, self.overrides(words))), [])
+        write_run_files(self.directory, resolve(apply_overrides(config, self.overrides(words))), [])
 
     def workers(self, processes: int, *words: str, folders: Sequence[Path] | None = None) -> None:
         """Trains to the end with a fixed number of workers and no supervisor.
@@ -186,7 +186,7 @@ def assert_killed_run_equals(run: Run, undisturbed: Run) -> None:
     assert_every_sample_is_read_once(run)
     assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
     assert run.validations() == undisturbed.validations()
-    for kind in KINDS:
+    for kind in AVERAGES:
         averages, expected = (newest_average(each.directory, kind) for each in (run, undisturbed))
         assert averages.keys() == expected.keys()
         assert all(torch.equal(average, expected[name]) for name, average in averages.items())
@@ -194,7 +194,7 @@ def assert_killed_run_equals(run: Run, undisturbed: Run) -> None:
     spent = read_run(run.directory).time_spent()
     first, *_, last = run.events
     assert spent.elapsed_s == pytest.approx(last["time"] - first["time"], abs=0.01)
-    assert spent.parts[LOST] > 0
+    assert spent.parts[TimePart.LOST] > 0
     wait_until_all_have_ended(run.path)
     assert [path.name for path in run.directory.checkpoints.glob("*.tmp")] == []
 

@@ -8,7 +8,7 @@ from rampcli.batch.quantities import parse_whole
 from rampcli.errors import UsageError, set_to
 
 EMA, MERGE = "ema", "merge"
-KINDS = (EMA, MERGE)
+AVERAGES = (EMA, MERGE)
 """Averages of a run: settings of the section `average`."""
 EMA_KEY, MERGE_KEY = f"average.{EMA}", f"average.{MERGE}"
 LAST = "last:"

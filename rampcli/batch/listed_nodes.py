@@ -6,15 +6,11 @@ from math import gcd
 
 from rampcli.batch.division import divisors
 from rampcli.batch.layout import Layout
-from rampcli.batch.misfits import MOST_SHOWN
 from rampcli.batch.node_policies import DEFAULT_POLICY, NODE_POLICIES, NODES_KEY, POLICY_KEY
 from rampcli.batch.plan import FLEET_KEYS, NUM_NODES_KEY
-from rampcli.batch.quantities import counted, listed
+from rampcli.batch.quantities import MOST_NAMED, MOST_STAGES_OFFERED, counted, listed
 from rampcli.batch.ramp import RampSchedule
 from rampcli.errors import Assignments, ErrorReport, UsageError, set_to, set_together
-
-MOST_OFFERED = 32
-"""Most stages for which a list is offered. A longer list does not fit into a message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +63,7 @@ class ListedNodes:
             raise UsageError(
                 f"{NODES_KEY} lists the nodes of {counted(len(self.nodes), 'stage')}, but the"
                 f" schedule of the batch has {counted(len(stages), 'stage')}, of"
-                f" {listed(sizes, most=MOST_SHOWN)} {self.layout.micro_batch_rule.unit.name}",
+                f" {listed(sizes, most=MOST_NAMED)} {self.layout.micro_batch_rule.unit.name}",
                 keys=(NODES_KEY, self._schedule_key),
                 remedy=[*self._suggest()],
             )
@@ -97,7 +93,7 @@ class ListedNodes:
         if others := [str(number) for number in misfits[1:]]:
             subject, its = ("stage", "its") if len(others) == 1 else ("stages", "their")
             verb = "does" if len(others) == 1 else "do"
-            shown = f"{listed(others, most=MOST_SHOWN)}{self.layout.of_phase}"
+            shown = f"{listed(others, most=MOST_NAMED)}{self.layout.of_phase}"
             problem += f"; {subject} {shown} {verb} not fit {its} nodes either"
         multiple, _ = self.layout.smallest_unit()
         raise UsageError(
@@ -130,8 +126,8 @@ class ListedNodes:
     def _suggest(self) -> Iterator[Assignments]:
         """Yields the nearest list that fits, and a policy with which every batch size fits."""
         stages = range(len(self.schedule.stages))
-        near = [self._nearest(number) for number in stages[:MOST_OFFERED]]
-        if len(stages) <= MOST_OFFERED and None not in near:
+        near = [self._nearest(number) for number in stages[:MOST_STAGES_OFFERED]]
+        if len(stages) <= MOST_STAGES_OFFERED and None not in near:
             yield set_to(NODES_KEY, near)
         for policy in NODE_POLICIES.values():
             if replace(self.layout, policy=policy).fits(self.schedule.scheduled_sizes()):

@@ -7,12 +7,10 @@ from rampcli.batch.layout import Layout
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
 from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
 from rampcli.batch.plan import FLEET_KEYS, check_product
-from rampcli.batch.quantities import counted, listed
+from rampcli.batch.quantities import MOST_NAMED, counted, listed
 from rampcli.batch.ramp import RampStage
 from rampcli.batch.remedies import suggest_changes, suggest_targets
 from rampcli.errors import ErrorReport, UsageError, set_to
-
-MOST_SHOWN = 5
 
 
 def check_fit(
@@ -102,7 +100,7 @@ def _refuse(without_nodes: Sequence[tuple[int, int]], sizes: Sequence[int], layo
         subject = f"batch {size} (stage {number}{layout.of_phase})"
     else:
         shown = [f"{size} (stage {number})" for number, size in without_nodes]
-        subject = f"batches {listed(shown, most=MOST_SHOWN)}{layout.of_phase}"
+        subject = f"batches {listed(shown, most=MOST_NAMED)}{layout.of_phase}"
     if all(size % multiple for _, size in without_nodes):
         verb = "is not a multiple" if is_one else "are not multiples"
         problem = f"{verb} of {multiple} = {product}"

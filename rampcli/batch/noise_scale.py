@@ -23,6 +23,7 @@ KEPT_MEASUREMENTS = 128
 MIN_MEASUREMENTS = 8
 """Measured steps before a noise scale is given. Fewer say too little about their spread."""
 CONFIDENCE = 0.95
+"""Probability with which intervals hold the true value."""
 NOISE_COLUMNS = ("grad_sq", "grad_var")
 SCALE_COLUMNS = ("noise_scale", "noise_scale_low", "noise_scale_high")
 """Columns of metrics.jsonl: what a step measures, and the averages after it."""

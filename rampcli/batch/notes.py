@@ -5,11 +5,11 @@ from itertools import pairwise
 
 from rampcli.batch import position
 from rampcli.batch.plan import MICRO_KEY, SAMPLE_UNIT, BatchUnit
-from rampcli.batch.position import TOKENS, Goal
+from rampcli.batch.position import TOKENS_UNIT, Goal
 from rampcli.batch.ramp import RampSchedule, RampStage
 from rampcli.batch.run_settings import DECREASE_KEY
 
-MOST_SHOWN = 10
+MOST_NOTED = 10
 MANY_MICRO_BATCHES = 16
 """Micro batches per step from which on a note recommends larger ones.
 
@@ -90,9 +90,9 @@ def _end_notes(
         return
     if last.scheduled_batch_size != ramp.target:
         yield f"the run ends before the ramp reaches its target {ramp.target}"
-    names = {position.SAMPLES: unit.name, TOKENS: TOKENS}
+    names = {position.SAMPLES_UNIT: unit.name, TOKENS_UNIT: TOKENS_UNIT}
     for goal in ends:
-        reached = end * (sequence_length if goal.unit == TOKENS else 1)
+        reached = end * (sequence_length if goal.unit == TOKENS_UNIT else 1)
         if goal.unit in names and reached > goal.count:
             yield (
                 f"a run ends with a whole step: {reached:,} {names[goal.unit]},"
@@ -103,5 +103,5 @@ def _end_notes(
 def _list_first(items: Iterable[str]) -> str:
     """Returns the first items and, if there are more, the total."""
     listed = list(items)
-    rest = f", ... ({len(listed):,} in all)" if len(listed) > MOST_SHOWN else ""
-    return ", ".join(listed[:MOST_SHOWN]) + rest
+    rest = f", ... ({len(listed):,} in all)" if len(listed) > MOST_NOTED else ""
+    return ", ".join(listed[:MOST_NOTED]) + rest

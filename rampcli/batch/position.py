@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from rampcli.batch.quantities import parse_whole
 from rampcli.errors import UsageError, set_to
 
-SAMPLES, STEPS, TOKENS = "samples", "steps", "tokens"
+SAMPLES_UNIT, STEPS_UNIT, TOKENS_UNIT = "samples", "steps", "tokens"
 """What a position or a threshold counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Position:
+class RunPosition:
     """How far a run has come. Samples may differ in length, so each unit is counted."""
 
     samples: int = 0
@@ -18,12 +18,12 @@ class Position:
     tokens: int = 0
 
     def count(self, unit: str) -> int:
-        """Returns the position in `SAMPLES`, `STEPS` or `TOKENS`."""
-        counts = {SAMPLES: self.samples, STEPS: self.steps, TOKENS: self.tokens}
+        """Returns the position in `SAMPLES_UNIT`, `STEPS_UNIT` or `TOKENS_UNIT`."""
+        counts = {SAMPLES_UNIT: self.samples, STEPS_UNIT: self.steps, TOKENS_UNIT: self.tokens}
         return counts[unit]
 
 
-START = Position()
+RUN_START = RunPosition()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,14 @@ def parse_goal(text: str, *, key: str, prefix: str = "") -> Goal:
     """
     unit, colon, number = text.strip().rpartition(":")
     count = parse_whole(number.strip())
-    if unit.strip() not in ((SAMPLES, STEPS, TOKENS) if colon else ("",)) or not count:
+    if (
+        unit.strip() not in ((SAMPLES_UNIT, STEPS_UNIT, TOKENS_UNIT) if colon else ("",))
+        or not count
+    ):
         raise UsageError(
             f"{key}={prefix}{text} is not a position: a number of tokens, or of samples or steps"
             " with `samples:` or `steps:` in front",
             keys=(key,),
             remedy=set_to(key, f"{prefix}7.5T", f"{prefix}steps:10000"),
         )
-    return Goal(unit.strip() or TOKENS, count)
+    return Goal(unit.strip() or TOKENS_UNIT, count)

@@ -4,7 +4,11 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-MOST_CHARACTERS = 80
+LONGEST_QUANTITY = 80
+MOST_NAMED = 5
+"""Things of a kind that a message names. The rest is counted."""
+MOST_STAGES_OFFERED = 32
+"""Stages for which a message offers a list. A longer one would not fit into it."""
 _COUNT = re.compile(r"(?P<digits>\d[\d_]*(?:\.\d+)?)(?P<unit>[KMBT]?)")
 _NUMBER = re.compile(r"\+?(?P<digits>[\d._]+)(?P<power>e[-+]?\d{1,2})?(?P<unit>[KMBT]?)", re.I)
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -16,7 +20,7 @@ def parse_count(text: str) -> int | None:
     Units are decimal: `1.5M` is 1500000. `1.5` and `0.0001K` are not whole.
     """
     match = _COUNT.fullmatch(text.strip())
-    if match is None or len(text) > MOST_CHARACTERS:
+    if match is None or len(text) > LONGEST_QUANTITY:
         return None
     whole, _, fraction = match["digits"].replace("_", "").partition(".")
     numerator, denominator = int(whole + fraction) * UNITS[match["unit"]], 10 ** len(fraction)
@@ -28,7 +32,7 @@ def parse_whole(text: str) -> int | None:
 
     It takes what Python's `float` reads, and a unit of either case: `1_000`, `16.`, `250b`.
     """
-    match = _NUMBER.fullmatch(text) if text.isascii() and len(text) <= MOST_CHARACTERS else None
+    match = _NUMBER.fullmatch(text) if text.isascii() and len(text) <= LONGEST_QUANTITY else None
     if match is None:
         return None
     try:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rampcli.batch.micro_batch import FIXED
 from rampcli.batch.plan import SAMPLE_UNIT, BatchUnit
-from rampcli.batch.position import START, STEPS, TOKENS, Goal, Position
+from rampcli.batch.position import RUN_START, STEPS_UNIT, TOKENS_UNIT, Goal, RunPosition
 from rampcli.batch.ramp import RampSchedule
 
 LENGTH_KEYS = ("trainer.max_steps", "trainer.max_samples", "trainer.max_tokens")
@@ -16,9 +16,9 @@ def steps_to_end(ends: Sequence[Goal], ramp: RampSchedule, *, sequence_length: i
     """Returns the whole steps up to the first of some ends, or None if there are none."""
 
     def steps(end: Goal) -> int:
-        if end.unit == STEPS:
+        if end.unit == STEPS_UNIT:
             return end.count
-        return ramp.steps_to(-(-end.count // (sequence_length if end.unit == TOKENS else 1)))
+        return ramp.steps_to(-(-end.count // (sequence_length if end.unit == TOKENS_UNIT else 1)))
 
     return min(map(steps, ends), default=None)
 
@@ -52,5 +52,5 @@ class BatchSettings:
     semantics: str = "megatron"
     decrease_batch_size_if_needed: bool = False
     micro_batch_rule: str = FIXED
-    before: Position = START
+    before: RunPosition = RUN_START
     phase: str | None = None

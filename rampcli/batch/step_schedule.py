@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from rampcli.batch.position import SAMPLES, START, STEPS, TOKENS, Position
+from rampcli.batch.position import RUN_START, SAMPLES_UNIT, STEPS_UNIT, TOKENS_UNIT, RunPosition
 from rampcli.batch.quantities import parse_whole
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule, Threshold
 from rampcli.errors import Remedy, UsageError, set_to
@@ -20,9 +20,9 @@ from rampcli.errors import Remedy, UsageError, set_to
 SCHEDULE_KEY = "model.step_batch_size_schedule"
 LENGTH_KEY = "data.sequence_length"
 EXAMPLES = {
-    TOKENS: "0:768 250B:1536 500B:3072",
-    SAMPLES: "samples: 0:768 60M:1536 120M:3072",
-    STEPS: "steps: 0:768 50K:1536 100K:3072",
+    TOKENS_UNIT: "0:768 250B:1536 500B:3072",
+    SAMPLES_UNIT: "samples: 0:768 60M:1536 120M:3072",
+    STEPS_UNIT: "steps: 0:768 50K:1536 100K:3072",
 }
 """A schedule in each unit, which is in front of the entries. Without one, they count tokens."""
 _OTHER_WORD = re.compile(
@@ -31,7 +31,7 @@ _OTHER_WORD = re.compile(
 
 
 def from_step_schedule(
-    text: str, *, sequence_length: int, before: Position = START
+    text: str, *, sequence_length: int, before: RunPosition = RUN_START
 ) -> RampSchedule:
     """Parses a step schedule.
 
@@ -47,10 +47,10 @@ def from_step_schedule(
             below one, or two entries are at the same sample.
     """
     unit, entries = _parse_entries(text, sequence_length)
-    per_sample = sequence_length if unit == TOKENS else 1
+    per_sample = sequence_length if unit == TOKENS_UNIT else 1
     thresholds = _thresholds(unit, entries, per_sample)
     _check_order(text, unit, [count for count, _ in entries], thresholds, per_sample=per_sample)
-    if before == START:
+    if before == RUN_START:
         return RampSchedule(thresholds=thresholds)
     begun = before.count(unit)
     ahead = [(max(0, count - begun), size) for count, size in entries]
@@ -67,14 +67,14 @@ def _thresholds(
 
 
 def threshold_unit(text: str) -> str | None:
-    """Returns what the thresholds of a step schedule count: `SAMPLES`, `STEPS` or `TOKENS`.
+    """Returns what the thresholds of a step schedule count: a unit of `rampcli.batch.position`.
 
     None means that the schedule begins with another word.
     """
     return _split_unit(text)[0]
 
 
-def to_text(thresholds: Sequence[Threshold]) -> str:
+def schedule_text(thresholds: Sequence[Threshold]) -> str:
     """Returns thresholds as the text of a step schedule in samples."""
     return f"samples: {to_entries(thresholds)}"
 
@@ -111,7 +111,7 @@ def _split_unit(text: str) -> tuple[str | None, str]:
     other = _OTHER_WORD.fullmatch(text)
     first = other and other["entries"].replace(",", " ").split()[:1]
     is_unit = other is not None and not (first and ":" not in first[0])
-    return None if is_unit else TOKENS, text
+    return None if is_unit else TOKENS_UNIT, text
 
 
 def _wrong_unit(text: str, sequence_length: int) -> UsageError:
@@ -123,7 +123,7 @@ def _wrong_unit(text: str, sequence_length: int) -> UsageError:
         f" {', '.join(f'{unit}:' for unit in EXAMPLES)}",
         set_to(SCHEDULE_KEY, f"{near[0]}: {match['entries']}")
         if near and _is_readable(f"{near[0]}: {match['entries']}", sequence_length)
-        else _example(near[0] if near else TOKENS),
+        else _example(near[0] if near else TOKENS_UNIT),
     )
 
 
@@ -142,7 +142,7 @@ def _first_samples(unit: str, entries: Sequence[tuple[int, int]], per_sample: in
         entries: (threshold, batch size), in order.
         per_sample: units per sample, if thresholds are not in steps.
     """
-    if unit != STEPS:
+    if unit != STEPS_UNIT:
         yield from (count // per_sample for count, _ in entries)
         return
     consumed, reached, size = 0, 0, 1

@@ -20,7 +20,7 @@ CURVE, SURFACE = "1:9000 4:11500", "1x1:9000 1x4:11500 8x1:14000"
 
 Size = tuple[int, int]
 """Samples per micro batch, and micro batches per rank and step."""
-MOST_POINTS = 256
+MOST_SURFACE_POINTS = 256
 """Most points of a surface. They are completed to a grid, whose size may be their square."""
 
 
@@ -271,11 +271,11 @@ def parse_points(text: str) -> dict[Size, float]:
     """
     points: dict[Size, float] = {}
     words = text.replace(",", " ").split()
-    if len(words) > MOST_POINTS:
+    if len(words) > MOST_SURFACE_POINTS:
         raise UsageError(
-            f"{EFFICIENCY_KEY} has {len(words)} points; the limit is {MOST_POINTS}",
+            f"{EFFICIENCY_KEY} has {len(words)} points; the limit is {MOST_SURFACE_POINTS}",
             keys=(EFFICIENCY_KEY,),
-            remedy=f"up to {MOST_POINTS} points",
+            remedy=f"up to {MOST_SURFACE_POINTS} points",
         )
     one_size = is_curve(text)
     for word in words:
@@ -320,7 +320,7 @@ def check_curve(text: str, micro_batch_sizes: Collection[int]) -> None:
         )
 
 
-def to_text(points: Mapping[Size, float]) -> str:
+def efficiency_text(points: Mapping[Size, float]) -> str:
     """Returns points as the text of `rampup.efficiency`, with their micro batch sizes."""
     return " ".join(f"{size}x{count}:{rate:.12g}" for (size, count), rate in sorted(points.items()))
 

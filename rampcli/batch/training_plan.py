@@ -17,7 +17,7 @@ from rampcli.batch.nodes import Fleet
 from rampcli.batch.notes import plan_notes
 from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import FLEET_KEYS, BatchPlan, check_product
-from rampcli.batch.position import SAMPLES, START, TOKENS, Goal, Position
+from rampcli.batch.position import RUN_START, SAMPLES_UNIT, TOKENS_UNIT, Goal, RunPosition
 from rampcli.batch.ramp import SEMANTICS, RampSchedule, RampStage, StageExtent, Threshold
 from rampcli.batch.run_settings import BatchSettings, steps_to_end
 from rampcli.batch.throughput import Basis, Clock, Throughput, Work, restarts_at
@@ -73,7 +73,7 @@ class PhasePlan:
     notes: tuple[str, ...] = ()
     name: str | None = None
     number: int = 0
-    first: Position = START
+    first: RunPosition = RUN_START
 
     @property
     def extents(self) -> tuple[StageExtent, ...]:
@@ -93,11 +93,11 @@ class PhasePlan:
         return None if last.steps is None else last.first_step + last.steps - self.first.steps
 
     @property
-    def end(self) -> Position | None:
+    def end(self) -> RunPosition | None:
         """How far the run has come when the phase ends, or None if it has no end."""
         if self.samples is None or self.steps is None:
             return None
-        return Position(
+        return RunPosition(
             samples=self.first.samples + self.samples,
             steps=self.first.steps + self.steps,
             tokens=self.first.tokens + self.samples * self.sequence_length,
@@ -289,9 +289,9 @@ class TrainingPlan:
 
     def tokens_to(self, goal: Goal) -> int:
         """Returns the tokens of the run before a position."""
-        if goal.unit == TOKENS:
+        if goal.unit == TOKENS_UNIT:
             return goal.count
-        samples = goal.count if goal.unit == SAMPLES else self.samples_at(goal.count)
+        samples = goal.count if goal.unit == SAMPLES_UNIT else self.samples_at(goal.count)
         return self.tokens_at(samples)
 
     def phase_at(self, consumed_samples: int) -> PhasePlan:
@@ -435,7 +435,7 @@ def plan_phase(
     consumed_samples: int = 0,
     may_be_over: bool = False,
     number: int = 0,
-    first: Position = START,
+    first: RunPosition = RUN_START,
     first_stage: int = 0,
 ) -> PhasePlan:
     """Plans a phase and checks every stage that is still to come against its own nodes.

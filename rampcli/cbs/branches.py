@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import isclose
 from typing import Any
 
-from rampcli.cbs.folder import FOLDER, BranchFolder, branched_samples
+from rampcli.cbs.folder import CBS_FOLDER, BranchFolder, branched_samples
 from rampcli.cbs.point import BranchPoint, Terms
 from rampcli.cbs.results import Branch, add_results
 from rampcli.checkpoint.compatibility import branch_off, check_resumable
@@ -50,14 +50,14 @@ class Branches:
             RampcliError: a branch has no checkpoint and cannot get one, or cannot start.
         """
         self.run.refuse_links()
-        self.run.make_folder(self.run.path / FOLDER)
+        self.run.make_folder(self.run.path / CBS_FOLDER)
         self.folder.claim()
         branches, consumed = self.runs.values(), self.point.consumed_samples
         for branch in branches:
             if newest_checkpoint(branch.directory) is not None:
                 continue
             assert self.checkpoint is not None  # as checked
-            launch.describe(branch.directory, branch.resolved, branch.combination.words)
+            launch.write_run_files(branch.directory, branch.resolved, branch.combination.words)
             settings = snapshot.identity(branch.resolved.trained_by(consumed).config)
             branch_off(self.checkpoint, branch.directory, settings=settings)
         self.folder.add({one.combination.folder: one.combination.values for one in branches})
@@ -183,7 +183,7 @@ def _compose(branches: Branches, multiple: int) -> SweepRun:
     return SweepRun(
         combination=Combination(words=tuple(words), values=combination.values),
         resolved=resolved,
-        is_complete=launch.is_complete(resolved, newest),
+        is_complete=launch.is_trained(resolved, newest),
     )
 
 

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rampcli.batch.quantities import listed
+from rampcli.batch.quantities import MOST_NAMED, listed
 from rampcli.files.records import COUNT, POSITIVE, RATE, read_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.event_kinds import NUMBER_OR_NULL
 from rampcli.runs.sweep_folder import SweepFolder
 
-FOLDER, RESULT = "cbs", "result.json"
-MOST_NAMED = 5
-"""Checkpoints with branches that a line names; the newest ones of more."""
+CBS_FOLDER, RESULT_FILE = "cbs", "result.json"
 BRANCH = {
     "multiple": POSITIVE,
     "global_batch_size": POSITIVE,
@@ -29,7 +27,7 @@ BRANCH = {
     "worse_than": (POSITIVE, None),
     **dict.fromkeys(("loss", "difference", "standard_error", "hours", "gpu_hours"), NUMBER_OR_NULL),
 }
-SHAPE = {
+CBS_RESULT_SHAPE = {
     "step": COUNT,
     "consumed_samples": COUNT,
     "phase?": (str, None),
@@ -55,12 +53,12 @@ class BranchFolder(SweepFolder):
     @classmethod
     def of(cls, run: RunDirectory, consumed_samples: int) -> "BranchFolder":
         """Returns the folder of the branches of a run's checkpoint."""
-        return cls(run.path / FOLDER / str(consumed_samples))
+        return cls(run.path / CBS_FOLDER / str(consumed_samples))
 
     @property
     def result(self) -> Path:
         """The file of the options and the results."""
-        return self.path / RESULT
+        return self.path / RESULT_FILE
 
     @property
     def comparison(self) -> str:
@@ -75,19 +73,19 @@ class BranchFolder(SweepFolder):
             DamagedFileError: the file is damaged.
         """
         with suppress(FileNotFoundError):
-            result: dict[str, Any] = read_json(self.result, SHAPE)
+            result: dict[str, Any] = read_json(self.result, CBS_RESULT_SHAPE)
             return result
         return None
 
 
 def branched_samples(run: RunDirectory) -> list[int]:
     """Returns the consumed samples of the checkpoints that branches have started from, in order."""
-    results = (run.path / FOLDER).glob(f"[0-9]*/{RESULT}")
+    results = (run.path / CBS_FOLDER).glob(f"[0-9]*/{RESULT_FILE}")
     return sorted(int(path.parent.name) for path in results if path.parent.name.isdecimal())
 
 
 def describe_branches(run: RunDirectory) -> list[str]:
-    """Returns a line that names the branches of a run and the command that shows the newest."""
+    """Returns a line that names the newest branches of a run, and how to show the last one."""
     samples = branched_samples(run)
     if not samples:
         return []
@@ -99,7 +97,7 @@ def describe_branches(run: RunDirectory) -> list[str]:
 def find_branches(folder: Path) -> BranchFolder | None:
     """Returns the branches in a folder, or None if it is another folder."""
     found = BranchFolder(folder)
-    return found if folder.parent.name == FOLDER and found.result.is_file() else None
+    return found if folder.parent.name == CBS_FOLDER and found.result.is_file() else None
 
 
 def read_branches(run: RunDirectory) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.batch.ramp import Threshold
-from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
+from rampcli.batch.step_schedule import SCHEDULE_KEY, schedule_text
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.compose import apply_overrides
 from rampcli.config.file_facts import ReadFiles
@@ -30,7 +30,7 @@ from rampcli.settings.data import DataConfig
 from rampcli.settings.optim import OptimConfig, ScheduleConfig
 from rampcli.settings.phase_keys import UNTIL, phase_key
 
-PLACE = "rampcli cbs"
+CBS_PLACE = "rampcli cbs"
 SHARE, FEWEST_STEPS = 0.02, 200
 """Length of a branch: this share of the run, or these steps of its batch, whichever is more."""
 FEWEST_VALIDATED, FEWEST_PASSES = 256, 64
@@ -158,8 +158,8 @@ class BranchPoint:
         """
         words = self._words(self._settings(multiple, terms))
         names = {"name": run_dir.name, "run_dir": str(run_dir)}
-        layer = Layer.of(PLACE, Precedence.USER, names, report=ErrorReport())
-        stack = apply_overrides(self.run.config, words, place=PLACE).above(layer)
+        layer = Layer.of(CBS_PLACE, Precedence.USER, names, report=ErrorReport())
+        stack = apply_overrides(self.run.config, words, place=CBS_PLACE).above(layer)
         resolved = resolve(
             stack, consumed_samples_in=lambda _: self.consumed_samples, read_files=read_files
         )
@@ -192,7 +192,7 @@ class BranchPoint:
         phase, batch = self.phase, self.global_batch_size
         consumed = self.consumed_samples - phase.plan.first.samples
         before = [one for one in phase.plan.ramp.thresholds if one.first_sample < consumed]
-        schedule = to_text([*before, Threshold(consumed, multiple * batch)])
+        schedule = schedule_text([*before, Threshold(consumed, multiple * batch)])
         coupled = phase.couplings().at(phase.rate, self._step_ends_at, global_batch_size=batch)
         passes = FEWEST_PASSES * phase.config.parallel.pipeline_parallel_size
         per_round = self.stage.micro_batch_size * self.stage.data_parallel_size

@@ -8,14 +8,14 @@ from typing import Any
 from rampcli.batch.node_policies import NODES_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
 from rampcli.batch.ramp import RAMP_KEY, Threshold
-from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
+from rampcli.batch.step_schedule import SCHEDULE_KEY, schedule_text
 from rampcli.cbs.measured import CriticalBatch, doubling_ramp, from_sample, samples_beyond
 from rampcli.config.compose import apply_overrides
 from rampcli.errors import UsageError, shown
 from rampcli.planning.batch_rules import retunings_of
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
-from rampcli.plugins.extensions import OPTIMIZER
+from rampcli.plugins.extensions import OPTIMIZER_KEY
 from rampcli.settings.by_key import changes, leaves
 from rampcli.settings.config import Config
 from rampcli.settings.data import DataConfig
@@ -216,7 +216,7 @@ def _batch_settings(thresholds: Sequence[Threshold], phase: ResolvedPhase) -> di
 
     A constant batch has the nodes of the stage with the largest batch up to it.
     """
-    found: dict[str, Any] = {SCHEDULE_KEY: f"'{to_text(thresholds)}'", GLOBAL_KEY: None}
+    found: dict[str, Any] = {SCHEDULE_KEY: f"'{schedule_text(thresholds)}'", GLOBAL_KEY: None}
     if len(thresholds) == 1:
         size, stages = thresholds[0].global_batch_size, phase.plan.stages
         fitting = [stage for stage in stages if stage.global_batch_size <= size]
@@ -288,6 +288,6 @@ def _is_measured(key: str) -> bool:
     section = key.partition(".")[0]
     return (
         changes(key, TENSORS | SAMPLES | LEARNING)
-        and (section in ("model", "data") or key == OPTIMIZER)
+        and (section in ("model", "data") or key == OPTIMIZER_KEY)
         and key != DataConfig.split
     )

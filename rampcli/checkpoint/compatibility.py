@@ -15,7 +15,7 @@ from rampcli.config.layers import sources_named
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, set_to, shown
 from rampcli.files.guarded_folder import open_to_read
 from rampcli.planning.run_plan import Resolved, ResolvedPhase, run_plan
-from rampcli.plugins.extensions import OPTIMIZER
+from rampcli.plugins.extensions import OPTIMIZER_KEY
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST, Checkpoint
 from rampcli.settings.by_key import changes, leaves
@@ -234,7 +234,9 @@ def check_compatible(
         ForeignCheckpointError: it was trained with other settings or on another corpus.
     """
     unrecorded = {
-        key: value for key, value in settings.items() if key.startswith("rl.") or key == OPTIMIZER
+        key: value
+        for key, value in settings.items()
+        if key.startswith("rl.") or key == OPTIMIZER_KEY
     }
     saved = {**snapshot.identity(Config()), **unrecorded, **checkpoint.manifest["settings"]}
     if differing := [key for key in settings if key in saved and saved[key] != settings[key]]:

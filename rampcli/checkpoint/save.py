@@ -43,7 +43,7 @@ from rampcli.runs.manifest import (
     remove_old_checkpoints,
 )
 
-FORMAT = 1
+CHECKPOINT_FORMAT = 1
 SLOWEST_SAVE = timedelta(hours=12)
 """How long ranks wait for the slowest one to write its files."""
 
@@ -152,7 +152,7 @@ class Checkpoints:
             return
         self._step = state.step
         saved = partial(SavedCheckpoint, step=state.step, consumed_samples=state.consumed_samples)
-        manifest = {"format": FORMAT, **asdict(state), **self.facts}
+        manifest = {"format": CHECKPOINT_FORMAT, **asdict(state), **self.facts}
         averages = self.averages_at(state.consumed_samples)
         tensors = list(named_tensors(self.parts, self.optimizers, averages, copies=False))
         if self._threads is None or is_last:

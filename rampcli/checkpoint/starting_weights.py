@@ -16,7 +16,7 @@ from rampcli.files.hub import CONFIG_FILE, TOKENIZER_FILE
 from rampcli.models.huggingface_config import (
     FOLDER_WANTED,
     as_settings,
-    check_folder,
+    check_model_folder,
     check_same_model,
     has_weights,
     read_config,
@@ -93,9 +93,9 @@ def check_starting_model(config: Config) -> Path | None:
     folder = _model_folder(text)
     if hub.is_pinned(text):
         with naming_setting(ModelConfig.init_from):
-            check_folder(config, folder, name=text)
+            check_model_folder(config, folder, name=text)
         return folder
-    check_folder(config, folder, name=str(folder))
+    check_model_folder(config, folder, name=str(folder))
     if not has_weights(folder):
         raise refusal(
             f"{folder} holds no *.safetensors", remedy="a folder that save_pretrained wrote"

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from rampcli.checkpoint.shards import Shard, Tiling, overlap
 from rampcli.errors import DamagedFileError
-from rampcli.files.checksums import PIECE_BYTES, PageSums, expected_checksum
+from rampcli.files.checksums import SUMMED_PIECE_BYTES, PageSums, expected_checksum
 from rampcli.files.guarded_folder import GuardedFolder, open_to_read
 from rampcli.files.records import parse_json
 from rampcli.files.safetensors_header import METADATA, is_counts, read_header
@@ -156,7 +156,7 @@ def _write(path: Path, shards: Sequence[Shard]) -> dict[str, Any]:
         file_header(shards),
         *(shard.values.contiguous().view(-1).view(torch.uint8) for shard in shards),
     ]
-    buffers = [huge_pages(PIECE_BYTES) for _ in range(BUFFERS)]
+    buffers = [huge_pages(SUMMED_PIECE_BYTES) for _ in range(BUFFERS)]
     sums, written = PageSums(), 0
     writes: deque[Future[None]] = deque()
     descriptor = GuardedFolder(path.parent).open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -336,14 +336,14 @@ def _read(
     size = facts["bytes"]
     checksum, expected = expected_checksum(facts) if checks else (None, None)
     waiting = deque(sorted(reads, key=lambda read: read.first))
-    memory = huge_pages(PIECE_BYTES)
+    memory = huge_pages(SUMMED_PIECE_BYTES)
     buffer = torch.frombuffer(memory, dtype=torch.uint8)
     with open_to_read(path) as opened, memoryview(memory) as view:
         file = opened.fileno()
         if hasattr(os, "posix_fadvise"):  # make the kernel read further ahead
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        for begin in range(0, size, PIECE_BYTES):
-            end = min(begin + PIECE_BYTES, size)
+        for begin in range(0, size, SUMMED_PIECE_BYTES):
+            end = min(begin + SUMMED_PIECE_BYTES, size)
             if checksum is None and not (waiting and waiting[0].first < end):
                 continue
             filled = 0

@@ -16,8 +16,8 @@ from rampcli.errors import UsageError
 if TYPE_CHECKING:
     from rampcli.config.groups import Primary
 
-SOURCES, JOB, HYDRA, ALL = "sources", "job", "hydra", "all"
-VIEWS = (SOURCES, JOB, HYDRA, ALL)
+SOURCES_VIEW, JOB_VIEW, HYDRA_VIEW, ALL_VIEWS = "sources", "job", "hydra", "all"
+VIEWS = (SOURCES_VIEW, JOB_VIEW, HYDRA_VIEW, ALL_VIEWS)
 """What `--cfg` can show."""
 INFO = ("all", "config", "defaults", "defaults-tree", "searchpath")
 """What `--info` can show."""

@@ -14,25 +14,25 @@ import typer
 from rampcli.cli.base import INFO, VIEWS
 from rampcli.errors import UsageError
 
-SCRIPTS = {
+SHELL_SCRIPTS = {
     shell: Path(__file__).with_name(f"completion.{shell}") for shell in ("bash", "zsh", "fish")
 }
 """Files of the scripts by shell. They are passed to `eval`, or to `source` in fish."""
 
 
 def completion(
-    shell: Annotated[str, typer.Argument(help=f"Shell: {', '.join(SCRIPTS)}.")],
+    shell: Annotated[str, typer.Argument(help=f"Shell: {', '.join(SHELL_SCRIPTS)}.")],
 ) -> None:
     """Print the script that enables completion in a shell."""
-    if shell not in SCRIPTS:
+    if shell not in SHELL_SCRIPTS:
         raise UsageError(
             f"there is no completion for {shell}",
-            remedy=" or ".join(f"rampcli completion {name}" for name in SCRIPTS),
+            remedy=" or ".join(f"rampcli completion {name}" for name in SHELL_SCRIPTS),
         )
-    typer.echo(SCRIPTS[shell].read_text(encoding="utf-8"), nl=False)
+    typer.echo(SHELL_SCRIPTS[shell].read_text(encoding="utf-8"), nl=False)
 
 
-def candidates(words: Sequence[str], command: Any) -> list[str]:
+def completions_of(words: Sequence[str], command: Any) -> list[str]:
     """Returns the completions of the last word.
 
     Args:
@@ -229,10 +229,10 @@ NAMES: dict[str, str | Sequence[str]] = {
     "factory": "rampcli.llm:recipe_names",
     "recipe": "rampcli.llm:recipe_names",
     "ramp": "rampcli.planning.published_ramps:published_ramps",
-    "average": "rampcli.batch.averages:KINDS",
+    "average": "rampcli.batch.averages:AVERAGES",
     "cfg": VIEWS,
     "info": INFO,
-    "shell": [*SCRIPTS],
+    "shell": [*SHELL_SCRIPTS],
 }
 """What an option or argument can be, by its name: words, or the place of words or of a function."""
 COMPLETERS: dict[str, Callable[[str, Sequence[Path]], list[str]]] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rampcli import llm
 from rampcli.batch.pairs import GENERATIONS_KEY
-from rampcli.batch.throughput import EFFICIENCY_KEY, RESTART_KEY, to_text
+from rampcli.batch.throughput import EFFICIENCY_KEY, RESTART_KEY, efficiency_text
 from rampcli.checkpoint.starting_weights import with_model_of_folder
 from rampcli.cli.base import Base
 from rampcli.config.compose import (
@@ -367,7 +367,7 @@ def with_measured(resolved: Resolved, paths: Sequence[Path]) -> Resolved:
     stack, notes = stack_of(resolved.config), list[str]()
     for name, found in zip(phases, measured, strict=True):
         if found.points:
-            word = f"{phase_key(name, EFFICIENCY_KEY)}='{to_text(found.points)}'"
+            word = f"{phase_key(name, EFFICIENCY_KEY)}='{efficiency_text(found.points)}'"
             stack = apply_overrides(stack, [word], place=place(found, name))
         elif found.misfit is not None:
             notes.append(f"phase {name} was not measured: {found.misfit}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rampcli.batch.averages import MERGE_KEY
-from rampcli.batch.position import Position, parse_goal
+from rampcli.batch.position import RunPosition, parse_goal
 from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.checkpoint.compatibility import branch_off, check_resumable
 from rampcli.cli.composing import resolve_from_checkpoint
@@ -41,7 +41,7 @@ class ContinuedRun:
 
     old: RunDirectory
     checkpoint: Checkpoint | None
-    first: Position
+    first: RunPosition
     phase: str
     resolved: Resolved
     words: tuple[str, ...]
@@ -56,7 +56,7 @@ class ContinuedRun:
             return
         check(self.resolved)
         directory = RunDirectory(self.resolved.run_dir)
-        launch.describe(directory, self.resolved, self.words)
+        launch.write_run_files(directory, self.resolved, self.words)
         place = {"step": self.first.steps, "consumed_samples": self.first.samples}
         directory.append_event("branch", **place, run=str(self.old.path))
         trained = self.resolved.trained_by(self.checkpoint.consumed_samples)
@@ -243,7 +243,7 @@ def _jump(before: Resolved, after: Resolved, consumed: int) -> Iterator[str]:
         )
 
 
-def _recorded(directory: RunDirectory, phase: str) -> Position | None:
+def _recorded(directory: RunDirectory, phase: str) -> RunPosition | None:
     """Returns where the phase of a run begins, or None if the run does not exist."""
     if not directory.config.is_file() or not complete_checkpoints(directory):
         return None
@@ -274,7 +274,7 @@ def _checkpoint(old: RunDirectory, resolved: Resolved, begin: str | None) -> Che
     return fitting[-1]
 
 
-def _position(checkpoint: Checkpoint, resolved: Resolved) -> Position:
+def _position(checkpoint: Checkpoint, resolved: Resolved) -> RunPosition:
     samples = checkpoint.consumed_samples
     tokens = resolved.plan.tokens_at(samples)
-    return Position(samples=samples, steps=checkpoint.step, tokens=tokens)
+    return RunPosition(samples=samples, steps=checkpoint.step, tokens=tokens)

@@ -22,7 +22,7 @@ from rampcli.cli.progress import PLAIN_EVERY_S
 from rampcli.config.reading import as_word
 from rampcli.data.building.build import Built, build
 from rampcli.data.building.options import BuildOptions
-from rampcli.data.building.partial import Watcher, Written
+from rampcli.data.building.partial import Watcher, WrittenCounts
 from rampcli.data.indexed import bin_of, idx_of, manifest_of, tokenizer_of
 from rampcli.data.sources import fitting_words
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, printable, typeable, visible
@@ -94,7 +94,7 @@ class BuildProgress(Watcher):
             raise Stopped(number)
         self._signal = number
 
-    def on_progress(self, consumed_bytes: int, written: Written | None) -> None:
+    def on_progress(self, consumed_bytes: int, written: WrittenCounts | None) -> None:
         """Updates the bar after a chunk, or prints a line if one is due."""
         if self._signal is not None:
             raise Stopped(self._signal)
@@ -111,7 +111,7 @@ class BuildProgress(Watcher):
         """Prints a line above the bar."""
         say(self.console, printable(line))
 
-    def _facts(self, consumed_bytes: int, written: Written | None) -> str:
+    def _facts(self, consumed_bytes: int, written: WrittenCounts | None) -> str:
         speed = (consumed_bytes - (self._first or 0)) / max(1e-3, time.monotonic() - self._began)
         parts = [] if written is None else [f"{written.documents:,} documents"]
         if speed:

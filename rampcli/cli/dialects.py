@@ -6,7 +6,7 @@ from dataclasses import asdict
 import typer
 
 from rampcli.batch.ramp import RampSchedule
-from rampcli.batch.step_schedule import to_text
+from rampcli.batch.step_schedule import schedule_text
 from rampcli.cli.console import build_console, say
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.settings.rl import max_response_tokens
@@ -51,7 +51,7 @@ def _translations(phase: ResolvedPhase) -> dict[str, Translation]:
         )
     rampup, schedule = config.model.rampup_batch_size, config.model.step_batch_size_schedule
     if rampup is not None and _continues_ramp(phase):
-        rampup, schedule = None, to_text(plan.ramp.thresholds)
+        rampup, schedule = None, schedule_text(plan.ramp.thresholds)
     return translate_plan(
         Source(
             plan=plan,

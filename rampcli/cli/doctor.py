@@ -66,14 +66,14 @@ def _print_checks(checks: Sequence["Check"]) -> None:
     from rich.text import Text
 
     from rampcli.cli.console import build_console, say
-    from rampcli.launch.doctor.check import STYLES
+    from rampcli.launch.doctor.check import STATUS_STYLES
 
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in checks:
         lines = check.finding if check.remedy is None else f"{check.finding}\ntry: {check.remedy}"
         table.add_row(
             check.name,
-            Text(check.status, style=STYLES[check.status]),
+            Text(check.status, style=STATUS_STYLES[check.status]),
             Text(visible(lines, keeps="\n")),
         )
     counts = Counter(check.status.value for check in checks)

@@ -13,7 +13,7 @@ from rich.text import Text
 from rampcli.batch.quantities import counted
 from rampcli.cli.console import build_console, say
 from rampcli.errors import EXIT_CTRL_C, EXIT_TERMINATED, UsageError, visible
-from rampcli.launch.doctor.check import STYLES, Check, Status
+from rampcli.launch.doctor.check import STATUS_STYLES, Check, Status
 from rampcli.launch.doctor.gpu_checks import checks_of, run_checks
 from rampcli.launch.doctor.gpu_runs import GpuReport, GpuTest, Processes, Sizes
 from rampcli.launch.doctor.machine import check_machine
@@ -61,7 +61,7 @@ def check_gpus(
         report.update(results)
         remedy = "" if check.remedy is None else f"\n{'':{width}}  try: {check.remedy}"
         finding = visible(f"  {check.finding}{remedy}", keeps="\n")
-        text = Text.assemble((f"{check.status:10}", STYLES[check.status]), finding)
+        text = Text.assemble((f"{check.status:10}", STATUS_STYLES[check.status]), finding)
         console.print(text, soft_wrap=True)
 
     with (

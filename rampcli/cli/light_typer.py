@@ -16,11 +16,11 @@ from typing import Any, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rampcli.cli.base import INFO, SOURCES, VIEWS, Base
+from rampcli.cli.base import INFO, SOURCES_VIEW, VIEWS, Base
 from rampcli.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-WORDS = ("overrides", "rl_overrides", "keys")
+WORD_PARAMETERS = ("overrides", "rl_overrides", "keys")
 """Names of the parameters that take `KEY=VALUE` words."""
 HELP = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 """The entry of a parameter in a docstring, with its name and its text."""
@@ -138,7 +138,7 @@ def _with_base(command: Command) -> Command:
     @wraps(command)
     def wrapped(**given: Any) -> None:
         base = Base(**{name: given.pop(name) for name in options})
-        words = next((given[name] or [] for name in WORDS if name in given), [])
+        words = next((given[name] or [] for name in WORD_PARAMETERS if name in given), [])
         retunes, as_json = given.get("retune", False), given.get("as_json", False)
         _check(base, command.__name__, as_json=as_json, retunes=retunes)
         if base.cfg is not None or base.info is not None:
@@ -210,7 +210,7 @@ def _check(base: Base, command: str, *, as_json: bool, retunes: bool) -> None:
     if as_json and (base.cfg is not None or base.info is not None):
         option = "--cfg" if base.cfg is not None else "--info"
         raise UsageError(f"{option} prints no JSON", remedy=f"{option} without --json")
-    if retunes and (base.cfg not in (None, SOURCES) or base.info):
+    if retunes and (base.cfg not in (None, SOURCES_VIEW) or base.info):
         raise UsageError(
             "--retune follows from the plan, which is not made to print what was composed",
             remedy="--cfg --retune",
@@ -220,7 +220,7 @@ def _check(base: Base, command: str, *, as_json: bool, retunes: bool) -> None:
             f"--package {base.package} is a part of what --cfg prints",
             remedy=f"--cfg job --package {base.package}",
         )
-    if base.resolve and base.cfg in (None, SOURCES):
+    if base.resolve and base.cfg in (None, SOURCES_VIEW):
         raise UsageError("--resolve says how --cfg job prints", remedy="--cfg job --resolve")
     if base.multirun and command not in ("pretrain", "plan", "sweep"):
         raise UsageError(

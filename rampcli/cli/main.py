@@ -14,7 +14,7 @@ from rampcli import __version__
 from rampcli.cli.cancel import cancel
 from rampcli.cli.cbs import cbs
 from rampcli.cli.compare import compare
-from rampcli.cli.completion import candidates, completion
+from rampcli.cli.completion import completion, completions_of
 from rampcli.cli.data import data
 from rampcli.cli.doctor import doctor
 from rampcli.cli.explain import explain
@@ -129,7 +129,7 @@ def main() -> None:
     # Objects created by imports stay. Scanning them again and again takes 5% of a short command.
     gc.disable()
     if sys.argv[1:2] == ["__complete"]:
-        found = candidates(sys.argv[2:], typer.main.get_command(app))
+        found = completions_of(sys.argv[2:], typer.main.get_command(app))
         typer.echo("\n".join(word for word in found if word.isprintable()))
         return
     try:

@@ -7,7 +7,7 @@ import typer
 from rampcli.cli.options import AsJson, DryRun, Run
 from rampcli.errors import UsageError
 
-PHASE = "next"
+NEW_PHASE = "next"
 """Default name of the new phase."""
 
 
@@ -15,7 +15,7 @@ def phases(
     run: Run,
     overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE")] = None,
     begin: Annotated[str | None, typer.Option("--from", metavar="POSITION")] = None,
-    phase: Annotated[str, typer.Option("--phase", metavar="NAME")] = PHASE,
+    phase: Annotated[str, typer.Option("--phase", metavar="NAME")] = NEW_PHASE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:

@@ -53,7 +53,7 @@ def plan(
         "--seesaw-factor": seesaw_factor,
     }
     if what_if:
-        from rampcli.cli.what_if import compare
+        from rampcli.cli.what_if import compare_plans
 
         for name, value in single.items():
             if value not in (None, False):
@@ -61,7 +61,7 @@ def plan(
                     f"--what-if compares several plans, but {name} takes a single one",
                     remedy=f"{name} without --what-if",
                 )
-        if not compare(
+        if not compare_plans(
             base,
             words,
             what_if,

@@ -2,6 +2,7 @@
 
 import time
 from contextlib import suppress
+from enum import StrEnum
 from textwrap import indent
 from typing import Any
 
@@ -34,12 +35,21 @@ from rampcli.settings.data import DataConfig, validation_names
 
 PLAIN_EVERY_S = 10.0
 """Seconds between plain lines."""
-LOOK_EVERY_S = 2.0
+RANKS_EVERY_S = 2.0
 """Seconds between two looks at what the ranks do."""
-PREPARING, STARTING, LOADING = "preparing", "starting processes", "loading model and data"
-COMPILING, VALIDATING, FIRST_STEP = "compiling", "validating", "first step"
-ENDING, RESTARTING = "ending processes", "restarting"
-"""What a run does while it takes no steps."""
+
+
+class Wait(StrEnum):
+    """What a run does while it takes no steps."""
+
+    PREPARING = "preparing"
+    STARTING = "starting processes"
+    LOADING = "loading model and data"
+    COMPILING = "compiling"
+    VALIDATING = "validating"
+    FIRST_STEP = "first step"
+    ENDING = "ending processes"
+    RESTARTING = "restarting"
 
 
 class Progress(Observer):
@@ -61,7 +71,7 @@ class Progress(Observer):
         self.console = console
         self.line: Line | None = None
         self.stage: StageExtent = self.plan.stages[0]
-        self.waits_for: str | None = PREPARING
+        self.waits_for: Wait | None = Wait.PREPARING
         self.waits_since = time.monotonic()
         self.facts = RunFacts(plan=self.plan.to_json())
         self.output_is_closed = False
@@ -98,7 +108,7 @@ class Progress(Observer):
         with suppress(RampcliError, OSError):  # the workers report a file that cannot be read
             self.facts.state = self.run.read_state()
             self.facts.events.add(last_events(self.run.events, NEWEST))
-        self._wait_for(STARTING, since=time.monotonic())
+        self._wait_for(Wait.STARTING, since=time.monotonic())
         opening = "" if self._has_started else self.opening
         self._has_started = True
         batch = f"batch {stage.global_batch_size}"
@@ -110,7 +120,7 @@ class Progress(Observer):
         """Shows a step."""
         self.stage = self.plan.stage(row["stage"])
         self.facts.add_row(row)
-        if self.waits_for != ENDING:  # events are passed on before the rows
+        if self.waits_for != Wait.ENDING:  # events are passed on before the rows
             self.waits_for = None
         if self.line is None and time.monotonic() >= self._next_plain_at:
             self._next_plain_at = time.monotonic() + PLAIN_EVERY_S
@@ -169,21 +179,21 @@ class Progress(Observer):
         match row["event"]:
             case "load":
                 self._compiles = row.get("compiles") is True
-                self._wait_for(LOADING)
+                self._wait_for(Wait.LOADING)
             case "start":
                 position = {name: row[name] for name in ("step", "consumed_samples")}
                 self.facts.state = self.facts.recorded | position
-                self._wait_for(COMPILING if self._compiles else VALIDATING)
+                self._wait_for(Wait.COMPILING if self._compiles else Wait.VALIDATING)
             case "compile" if not self.facts.rows:
-                self._wait_for(VALIDATING)
+                self._wait_for(Wait.VALIDATING)
             case "stage" if not self.facts.rows:
-                self._wait_for(FIRST_STEP)
-            case "stop" | "exit" if self.waits_for != ENDING:
-                self._wait_for(ENDING, since=time.monotonic())
-            case "fault" if self.waits_for == ENDING:  # processes that train report faults too
-                self._wait_for(RESTARTING, since=time.monotonic())
+                self._wait_for(Wait.FIRST_STEP)
+            case "stop" | "exit" if self.waits_for != Wait.ENDING:
+                self._wait_for(Wait.ENDING, since=time.monotonic())
+            case "fault" if self.waits_for == Wait.ENDING:  # processes that train report faults too
+                self._wait_for(Wait.RESTARTING, since=time.monotonic())
 
-    def _wait_for(self, what: str, *, since: float | None = None) -> None:
+    def _wait_for(self, what: Wait, *, since: float | None = None) -> None:
         self.waits_for = what
         self.waits_since = self.waits_since if since is None else since
 
@@ -194,7 +204,7 @@ class Progress(Observer):
         ranks = "" if standstill is None else ranks_text(standstill.ranks)
         if waits_for is not None or not facts.rows:
             waited_s = time.monotonic() - self.waits_since
-            shown = [waits_for or FIRST_STEP, duration(waited_s)]
+            shown = [waits_for or Wait.FIRST_STEP, duration(waited_s)]
         elif standstill is not None:
             shown = [f"no step for {duration(standstill.quiet_s)}"]
         else:
@@ -215,10 +225,10 @@ class Progress(Observer):
         return self.plan.tokens_at(consumed_samples) / self.plan.tokens_at(end_sample)
 
     def _find_standstill(self) -> Standstill | None:
-        """Returns the standstill of the run as it was at most `LOOK_EVERY_S` ago."""
+        """Returns the standstill of the run as it was at most `RANKS_EVERY_S` ago."""
         now = time.monotonic()
         if now >= self._looks_at:
-            self._looks_at = now + LOOK_EVERY_S
+            self._looks_at = now + RANKS_EVERY_S
             self._standstill = find_standstill(self.run, self.facts, now=time.time())
         return self._standstill
 

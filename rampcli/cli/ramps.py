@@ -12,7 +12,7 @@ from rampcli.errors import UsageError, visible
 if TYPE_CHECKING:
     from rampcli.planning.published_ramps import PublishedRamp
 
-MOST_IN_ROW, MOST_SHOWN = 3, 6
+MOST_IN_ROW, MOST_ALONE = 3, 6
 """Most batches of a ramp in the table and on its own. The middle of a longer one is left out."""
 
 
@@ -157,7 +157,7 @@ def _show(ramp: "PublishedRamp", nodes: int | None) -> None:
     length = "unknown" if ramp.sequence_length is None else f"{ramp.sequence_length:,} tokens"
     rows = {
         "model": ramp.model,
-        "batch": _batches(ramp, most=MOST_SHOWN),
+        "batch": _batches(ramp, most=MOST_ALONE),
         "sequence": length,
         "optimiser": ramp.optimizer,
         "rate": ramp.rate or "unknown",

@@ -9,7 +9,7 @@ from rampcli import llm
 from rampcli.checkpoint.starting_weights import takes_model_from_folder, with_model_of_folder
 from rampcli.config.compose import apply_overrides
 from rampcli.config.file_facts import FILES, without_files
-from rampcli.config.layers import PLAN, Stack, stack_of
+from rampcli.config.layers import PLAN_PLACE, Stack, stack_of
 from rampcli.config.reading import join_split_lists
 from rampcli.errors import ErrorReport, typeable
 from rampcli.estimate.model_size import model_size
@@ -101,7 +101,9 @@ def _made_of(resolved: Resolved) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     stack = stack_of(resolved.config)
     for key, _ in leaves(resolved.config):
-        entry = next(each for each in reversed(stack.history(key)) if each.by not in (FILES, PLAN))
+        entry = next(
+            each for each in reversed(stack.history(key)) if each.by not in (FILES, PLAN_PLACE)
+        )
         folder, _, file = entry.source.partition("/")
         if entry.line is not None and file.endswith(".py"):
             settings[key] = entry.value

@@ -12,9 +12,9 @@ from typing import Any
 from rampcli.batch.node_policies import NODE_POLICIES, NODES_KEY
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
-from rampcli.batch.position import STEPS, parse_goal
+from rampcli.batch.position import STEPS_UNIT, parse_goal
 from rampcli.batch.ramp import RAMP_KEY, RampSchedule
-from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
+from rampcli.batch.step_schedule import SCHEDULE_KEY, schedule_text
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import sources_named
 from rampcli.config.phases import PhaseErrors, sets_batch, sets_rate
@@ -216,7 +216,7 @@ class _Course:
         lr = self.peak * sqrt(self.batch / thresholds[0].global_batch_size)
         optim = self.phase.config.optim
         values: dict[str, Any] = {
-            SCHEDULE_KEY: f"'{to_text(thresholds)}'",
+            SCHEDULE_KEY: f"'{schedule_text(thresholds)}'",
             RAMP_KEY: None,
             GLOBAL_KEY: None,
             ACCUMULATE_KEY: None,
@@ -265,7 +265,7 @@ def _words_of_ends(resolved: Resolved) -> Iterator[str]:
             continue
         key = phase_key(phase.plan.name, UNTIL)
         until = resolved.config.phases[phase.plan.name].get(UNTIL)
-        if until is not None and parse_goal(until, key=key).unit == STEPS and phase.plan.end:
+        if until is not None and parse_goal(until, key=key).unit == STEPS_UNIT and phase.plan.end:
             yield f"{key}=samples:{phase.plan.end.samples}"
     if plan.end_sample is not None and not (resolved.config.phases and trainer.max_steps is None):
         yield from ("trainer.max_steps=null", "trainer.max_tokens=null")

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 import yaml
 
-from rampcli.cli.base import ALL, HYDRA, JOB, SOURCES, Base
+from rampcli.cli.base import ALL_VIEWS, HYDRA_VIEW, JOB_VIEW, SOURCES_VIEW, Base
 from rampcli.cli.composing import compose_beside_recipe, compose_rl, lay_over, words_of_rl
 from rampcli.config.compose import compose_explained
 from rampcli.config.composition import Composition
@@ -22,7 +22,7 @@ from rampcli.config.references import (
     resolved,
 )
 from rampcli.errors import ErrorReport, shown, visible
-from rampcli.report.explain import section_of, with_provenance
+from rampcli.report.explain import subtree, with_provenance
 from rampcli.settings.by_key import find_setting, nest, settings
 from rampcli.words import unwrapped, wrapped
 from rampcli.words.rl import expand_words
@@ -43,7 +43,7 @@ def show(base: Base, words: Sequence[str], *, is_rl: bool, retunes: bool) -> Non
     Raises:
         UsageError: the configuration cannot be composed; or, for its sources, not be planned.
     """
-    if base.cfg == SOURCES:
+    if base.cfg == SOURCES_VIEW:
         run = (
             compose_rl(base, words)
             if is_rl
@@ -65,11 +65,11 @@ def show(base: Base, words: Sequence[str], *, is_rl: bool, retunes: bool) -> Non
         _print("\n\n".join(_info(base.info, stack)) + "\n")
         return
     parts: dict[str, Any] = {}
-    if base.cfg in (HYDRA, ALL):
-        parts[HYDRA] = _of_hydra(stack, words)
-    if base.cfg in (JOB, ALL):
+    if base.cfg in (HYDRA_VIEW, ALL_VIEWS):
+        parts[HYDRA_VIEW] = _of_hydra(stack, words)
+    if base.cfg in (JOB_VIEW, ALL_VIEWS):
         parts |= _job(stack, resolves=base.resolve)
-    _print_section(_yaml(section_of(parts, _section(base.package))), base.package)
+    _print_section(_yaml(subtree(parts, _section(base.package))), base.package)
 
 
 def _section(package: str | None) -> str:
@@ -193,7 +193,7 @@ def _info(what: str, stack: Stack) -> list[str]:
         "searchpath": "\n".join(map(str, stack.primary.folders)),
         "config": _yaml(_job(stack, resolves=False)).rstrip("\n"),
     }
-    return list(parts.values()) if what == ALL else [parts[what]]
+    return list(parts.values()) if what == ALL_VIEWS else [parts[what]]
 
 
 def _defaults_table(composition: Composition) -> str:

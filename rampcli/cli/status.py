@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from rampcli.cli.status_table import Runs
+    from rampcli.cli.status_table import WatchedRuns
     from rampcli.launch.status import RunStatus
     from rampcli.runs.directory import RunDirectory
 
@@ -35,13 +35,13 @@ def status(
         watch: Refresh every two seconds until Ctrl-C.
     """
     from rampcli.cli.console import build_console, say
-    from rampcli.cli.status_table import Runs
+    from rampcli.cli.status_table import WatchedRuns
 
     if watch and as_json:
         raise UsageError(
             "--watch prints no JSON", remedy=["--watch without --json", "--json without --watch"]
         )
-    named = Runs(runs or [])
+    named = WatchedRuns(runs or [])
     console = build_console()
     if as_json:
         _print_json(named)
@@ -55,10 +55,10 @@ def status(
                 live.update(picture(named), refresh=True)
                 time.sleep(REFRESH_S)
     else:
-        say(console, *shown(named))
+        say(console, *tables(named))
 
 
-def shown(runs: "Runs") -> list["RenderableType"]:
+def tables(runs: "WatchedRuns") -> list["RenderableType"]:
     """Returns the table of the runs, and the details of the run if only one was named."""
     from rampcli.cli.status_table import StatusTable
     from rampcli.runs.directory import RUNS
@@ -106,16 +106,16 @@ def details(run: "RunDirectory", status: "RunStatus") -> Iterator["str | Table"]
 def _supervision(run: "RunDirectory", status: "RunStatus") -> Iterator[str]:
     """Yields the process that trains a run, or how to resume it; nothing if that is unknown."""
     from rampcli.files.locks import is_held
-    from rampcli.launch.status import STARTING, TRAINING, UNKNOWN, WAITING
+    from rampcli.launch.status import STARTING_STATE, TRAINING_STATE, UNKNOWN_STATE, WAITING_STATE
     from rampcli.runs.directory import COMPLETE
 
     if status.supervisor is not None:
         yield f"supervised by {status.supervisor}"
     elif is_held(run.workers_lock):
         yield "training, but the supervisor is gone"
-    elif status.state == WAITING:
+    elif status.state == WAITING_STATE:
         yield "waiting in the queue"
-    elif status.state not in (STARTING, TRAINING, UNKNOWN, COMPLETE):
+    elif status.state not in (STARTING_STATE, TRAINING_STATE, UNKNOWN_STATE, COMPLETE):
         coming, error = status.facts.recorded["next"], status.facts.error
         has_remedy = error is not None and error["remedy"] is not None
         if any(job.is_active for job in status.jobs):
@@ -128,7 +128,7 @@ def _supervision(run: "RunDirectory", status: "RunStatus") -> Iterator[str]:
             yield f"not training; resume with:\n  {visible(coming['command'])}"
 
 
-def _print_json(runs: "Runs") -> None:
+def _print_json(runs: "WatchedRuns") -> None:
     """Prints one object for a single named run, otherwise a list of objects."""
     objects = []
     for listed, run in zip(runs.read(), runs.found, strict=True):
@@ -140,11 +140,11 @@ def _print_json(runs: "Runs") -> None:
     typer.echo(json.dumps(objects if runs.only is None else objects[0], indent=1))
 
 
-def picture(runs: "Runs") -> "RenderableType":
+def picture(runs: "WatchedRuns") -> "RenderableType":
     """Returns what `--watch` shows now."""
     from rich.console import Group
     from rich.text import Text
 
     return Group(
-        *(Text(visible(one, keeps="\n")) if isinstance(one, str) else one for one in shown(runs))
+        *(Text(visible(one, keeps="\n")) if isinstance(one, str) else one for one in tables(runs))
     )

@@ -21,7 +21,7 @@ from rampcli.runs.events import EventsFile
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.sweep_folder import SweepFolder
 
-MOST_EVENT_BYTES = 2**20
+MOST_NEW_EVENT_BYTES = 2**20
 """In a list, the goodput of a run with more new events than this is left out."""
 MOST_WRITTEN_OUT = 1_000_000
 """Shorten the samples of runs with this many or more."""
@@ -31,7 +31,7 @@ DROPPED_FIRST = ("nodes", "batch")
 """Columns that a narrow terminal does not show."""
 INDENT = GAP = "  "
 LEFT_ALIGNED = ("run", "state")
-STYLES = {
+STATE_STYLES = {
     "training": "green",
     "starting": "yellow",
     "waiting": "yellow",
@@ -56,7 +56,7 @@ class ListedRun:
     problem: str | None = None
 
 
-class Runs:
+class WatchedRuns:
     """Runs whose status is read repeatedly.
 
     Args:
@@ -99,7 +99,7 @@ class Runs:
 
     def _read(self, name: str, run: RunDirectory) -> ListedRun:
         file = self.files.setdefault(run.path, EventsFile(run.events))
-        most = None if len(self.words) == 1 else MOST_EVENT_BYTES
+        most = None if len(self.words) == 1 else MOST_NEW_EVENT_BYTES
         try:
             status = read_status(run, self.queues, file=file, most_event_bytes=most)
             return ListedRun(name=name, status=status)
@@ -150,7 +150,7 @@ class StatusTable:
             aligned = _aligned(cells, widths)
             line = _line(GAP.join(aligned))
             begin = len(aligned[0] + GAP)
-            line.stylize(STYLES.get(cells[1], ""), begin, begin + len(cells[1]))
+            line.stylize(STATE_STYLES.get(cells[1], ""), begin, begin + len(cells[1]))
             yield line
             for note in _notes(run, has_texts=self.has_texts):
                 yield _line(f"{INDENT}{visible(note)}", "dim")

@@ -58,7 +58,7 @@ from rampcli.settings.config import Config
 from rampcli.settings.facts import RESULT, VALIDATION
 from rampcli.settings.trainer import TrainerConfig
 
-MOST_NAMED = 3
+MOST_COMBINATIONS = 3
 """Combinations that an error names at most."""
 LOG = "progress.log"
 """File in the logs of a run with what it would have printed alone."""
@@ -111,7 +111,7 @@ def compose_sweep(
                 check(resolved)
             else:
                 check_files(resolved)
-            complete = launch.is_complete(
+            complete = launch.is_trained(
                 resolved, newest_checkpoint(RunDirectory(resolved.run_dir))
             )
             runs.append(SweepRun(combination=one, resolved=resolved, is_complete=complete))
@@ -180,8 +180,8 @@ def name_combinations(some: Sequence[Combination], among: Sequence[Combination])
         return " ".join(
             f"{key}={','.join(of)}" for key, of in values.items() if len(of) < len(every[key])
         )
-    rest = len(some) - MOST_NAMED
-    listed = " or ".join(map(str, some[:MOST_NAMED]))
+    rest = len(some) - MOST_COMBINATIONS
+    listed = " or ".join(map(str, some[:MOST_COMBINATIONS]))
     return f"{listed} or {rest} more" if rest > 0 else listed
 
 

@@ -1,6 +1,7 @@
 """`rampcli tune --diagnose`: measures where the time of a step goes, and names the bottleneck."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rampcli.errors import RampcliError
 from rampcli.machine.lifeline import exit_code_after
 from rampcli.planning.run_plan import Resolved
 from rampcli.report.tables import build_table
-from rampcli.tune.diagnosis import SO_FAR, Diagnosis, StepPart, read_diagnosis
+from rampcli.tune.diagnosis import SO_FAR, Diagnosis, PartName, StepPart, read_diagnosis
 from rampcli.tune.median import FEWEST
 from rampcli.tune.run import trials_here
 from rampcli.tune.sizes import Candidate, own_candidate
@@ -25,7 +26,7 @@ from rampcli.tune.trial_files import Effort
 
 SPREAD = 0.05
 """Measure until the intervals of the step's time and of its parts' shares are within this."""
-REMEDIES = {
+TRIAL_REMEDIES = {
     OUT_OF_MEMORY: f"`rampcli tune`, which finds the {MICRO_KEY} that fits",
     TIMED_OUT: "--timeout with more seconds",
 }
@@ -44,11 +45,11 @@ def diagnose(resolved: Resolved, *, effort: Effort, as_json: bool) -> int:
         if trial is None:
             _print_so_far(trials.folder_of(candidate), console)
             return exit_code_after(trials.signals)
-        if trial.verdict in REMEDIES:
+        if trial.verdict in TRIAL_REMEDIES:
             raise RampcliError(
                 f"{MICRO_KEY}={trial.micro_batch_size}: {trial.verdict} ({trial.reason})",
                 keys=(MICRO_KEY,),
-                remedy=REMEDIES[trial.verdict],
+                remedy=TRIAL_REMEDIES[trial.verdict],
             )
         diagnosis = read_diagnosis(trials.folder_of(candidate))
     found = diagnosis.bottlenecks(resolved.config)
@@ -96,7 +97,7 @@ def _described(candidate: Candidate) -> str:
 
 
 def _to_json(
-    diagnosis: Diagnosis, candidate: Candidate, trial: Trial, found: dict[str, str]
+    diagnosis: Diagnosis, candidate: Candidate, trial: Trial, found: Mapping[PartName, str]
 ) -> dict[str, Any]:
     excess = diagnosis.excess_threads
     return {

@@ -91,7 +91,7 @@ def _search_in_job(
     job.raise_failure(search.resolved)
     check_launcher(search.resolved)
     check_corpora(search.resolved)
-    return search, job.submit(search, report)
+    return search, job.submit_search(search, report)
 
 
 def _draw(search: Search, path: Path, console: Console) -> None:
@@ -124,7 +124,7 @@ def _print_search(search: Search, console: Console, *, phase: str | None, as_jso
         (only,) = search.resolved.phases
         return str(in_words(micro_batch_settings(only, size), only.config, phase=phase))
 
-    say(console, *describe(verdict, words_of, admitted=search.candidates[-1].micro_batch_size))
+    say(console, *found_lines(verdict, words_of, admitted=search.candidates[-1].micro_batch_size))
 
 
 def _nothing_fits(smallest: Trial) -> RampcliError:
@@ -178,7 +178,7 @@ def extrapolation_notes(trials: Sequence[Trial]) -> list[str]:
     ]
 
 
-def describe(verdict: Verdict, words_of: Callable[[int], str], *, admitted: int) -> list[str]:
+def found_lines(verdict: Verdict, words_of: Callable[[int], str], *, admitted: int) -> list[str]:
     """Returns the lines below the table: what fits, what is recommended, and why.
 
     Args:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LONG_TO_LOAD_BYTES = 10**9
 """Checkpoints from this size on are announced even if nobody watches a terminal."""
-Step = Annotated[
+StepOption = Annotated[
     int | None,
     typer.Option(metavar="N", help="Use the checkpoint after N steps. Default: the newest."),
 ]
@@ -38,7 +38,7 @@ def generate(
     temperature: Annotated[float, typer.Option(min=0.0, metavar="T")] = 0.8,
     top_k: Annotated[int | None, typer.Option(min=1, metavar="K")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**62, metavar="N")] = 0,
-    step: Step = None,
+    step: StepOption = None,
     average: Average = None,
     raw: Annotated[bool, typer.Option("--raw")] = False,
     as_json: AsJson = False,
@@ -74,7 +74,7 @@ def export(
     run: Run,
     folder: Annotated[Path, typer.Argument(metavar="FOLDER")],
     dtype: Annotated[str | None, typer.Option(metavar="TYPE")] = None,
-    step: Step = None,
+    step: StepOption = None,
     average: Average = None,
     as_json: AsJson = False,
 ) -> None:
@@ -135,7 +135,7 @@ def _run_on_checkpoint(module: str, word: str, **options: Any) -> None:
     The program takes the options, and the path of the run, with
     `rampcli.weights.program.given_options`.
     """
-    from rampcli.batch.averages import KINDS, is_merge, merged_checkpoints
+    from rampcli.batch.averages import AVERAGES, is_merge, merged_checkpoints
     from rampcli.machine.lifeline import run_program
     from rampcli.runs.directory import find_run
     from rampcli.runs.manifest import NOT_NAMED, complete_checkpoints, name_remedy
@@ -143,10 +143,10 @@ def _run_on_checkpoint(module: str, word: str, **options: Any) -> None:
     average = options["average"]
     if average is not None and is_merge(average):
         merged_checkpoints(average, name="--average")
-    elif average not in (None, *KINDS):
+    elif average not in (None, *AVERAGES):
         raise UsageError(
             f"--average {average} is not ema, merge or a mean such as last:2",
-            remedy=[f"--average {kind}" for kind in KINDS],
+            remedy=[f"--average {kind}" for kind in AVERAGES],
         )
     run = find_run(word)
     if not (found := complete_checkpoints(run)):

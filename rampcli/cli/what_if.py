@@ -32,7 +32,7 @@ from rampcli.report.plan_tables import comparison_table
 from rampcli.words import unwrapped
 
 
-def compare(
+def compare_plans(
     base: Base,
     words: Sequence[str],
     what_if: Sequence[str],

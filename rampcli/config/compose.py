@@ -22,15 +22,15 @@ from rampcli.config.foreign_files import (
 )
 from rampcli.config.groups import (
     Primary,
-    check_folder,
     check_option,
+    check_options_folder,
     folders,
     group_names,
     option_names,
 )
 from rampcli.config.layers import (
     COMMAND_LINE,
-    PLAN,
+    PLAN_PLACE,
     Entry,
     Layer,
     Precedence,
@@ -41,7 +41,7 @@ from rampcli.config.layers import (
 from rampcli.config.phases import check_dropped_phases
 from rampcli.config.reading import group_of, names_search_path, override_of, parse
 from rampcli.config.references import MISSING, Unresolved, has_reference
-from rampcli.config.snapshot import MOST_BYTES, PLACES
+from rampcli.config.snapshot import MOST_SNAPSHOT_BYTES, PLACES_SECTION
 from rampcli.config.values import typed
 from rampcli.config.written import (
     Written,
@@ -109,7 +109,7 @@ def compose_file(path: Path) -> Config:
             wrong type, all together.
     """
     try:
-        text, _ = plain_yaml.read(path, most_bytes=MOST_BYTES, allows_references=True)
+        text, _ = plain_yaml.read(path, most_bytes=MOST_SNAPSHOT_BYTES, allows_references=True)
     except plain_yaml.NotPlainError as error:
         at = "" if error.line is None else f", line {error.line}"
         raise UsageError(
@@ -117,12 +117,12 @@ def compose_file(path: Path) -> Config:
             remedy="the config.yaml of a run, or what --cfg prints",
         ) from error
     found = leaves_of(text)
-    decided = {key for key, (_, place) in found.items() if place == PLAN}
+    decided = {key for key, (_, place) in found.items() if place == PLAN_PLACE}
     values = {
         key: Entry(value, path.name, line)
         for key, (line, value) in found.items()
         # The plan decides anew: other settings, or another device, may change what it says.
-        if not key.startswith(f"{PLACES}.") and f"{PLACES}.{key}" not in decided
+        if not key.startswith(f"{PLACES_SECTION}.") and f"{PLACES_SECTION}.{key}" not in decided
     }
     report = ErrorReport()
     layer = Layer.of(path.name, Precedence.RECIPE, values, report=report)
@@ -145,7 +145,7 @@ def primary_of(text: str) -> Primary | None:
         return None  # `compose_file` says what is wrong
     leaves = file.leaves()
     is_of_run = (path.parent / "plan.json").exists() or any(
-        key.startswith(f"{PLACES}.") for key in leaves
+        key.startswith(f"{PLACES_SECTION}.") for key in leaves
     )
     values = [value for _, value in leaves.values()]
     needs_hydra = (
@@ -197,7 +197,7 @@ def apply_overrides(
     found = report or ErrorReport()
     if config_dir is not None:
         with found.noting():
-            check_folder(config_dir)
+            check_options_folder(config_dir)
     stack = (
         config
         if isinstance(config, Stack)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rampcli.batch.quantities import listed
+from rampcli.batch.quantities import MOST_NAMED, listed
 from rampcli.config.groups import file_of, nearest_options, option_names, own_folders, some_of
 from rampcli.config.yaml_files import SettingsFile, read_file
 from rampcli.errors import UsageError
@@ -115,7 +115,7 @@ def circle_of(read: LoadedFiles) -> UsageError:
         message = f"the defaults list of {files[0]} names the file itself"
         remedy = "the same list without this entry"
     else:
-        names = listed(files, most=6) if files else _lists(read)
+        names = listed(files, most=MOST_NAMED) if files else _lists(read)
         message = f"the defaults lists of {names} name each other in a circle"
         remedy = "the lists without the entry that leads back"
     return UsageError(message, remedy=remedy, set_by=places)
@@ -123,7 +123,7 @@ def circle_of(read: LoadedFiles) -> UsageError:
 
 def _lists(read: LoadedFiles) -> str:
     names = [one.name for one in read.files.values() if one.defaults]
-    return listed(names, most=6) if names else "these files"
+    return listed(names, most=MOST_NAMED) if names else "these files"
 
 
 _MESSAGES = (

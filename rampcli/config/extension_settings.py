@@ -11,12 +11,12 @@ from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, sour
 from rampcli.config.values import typed
 from rampcli.errors import ErrorReport, Remedy, UsageError, set_to, shown
 from rampcli.plugins.extensions import (
-    DATA_SOURCE,
-    DECAY_STYLE,
-    MODEL,
-    OBSERVER,
-    OPTIMIZER,
-    TRACKER,
+    DECAY_STYLE_KEY,
+    FAMILY_KEY,
+    OBSERVERS_KEY,
+    OPTIMIZER_KEY,
+    SOURCE_KEY,
+    TRACKERS_KEY,
     Extension,
     find,
     names,
@@ -29,14 +29,14 @@ from rampcli.settings.optim import OF_SOME
 from rampcli.settings.unknown_keys import how_to_know
 from rampcli.words import FOREIGN
 
-CHOOSING = (OPTIMIZER, DECAY_STYLE, MODEL, DATA_SOURCE, OBSERVER, TRACKER)
+CHOOSING = (OPTIMIZER_KEY, DECAY_STYLE_KEY, FAMILY_KEY, SOURCE_KEY, OBSERVERS_KEY, TRACKERS_KEY)
 """Settings that name extensions with settings of their own."""
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+EXTENSION_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def built_in_names(key: str) -> list[str]:
     """Returns the names that a setting accepts without extensions."""
-    lists = {TRACKER: list(TRACKERS), OBSERVER: list[str]()}
+    lists = {TRACKERS_KEY: list(TRACKERS), OBSERVERS_KEY: list[str]()}
     return lists[key] if key in lists else settings()[key].choices
 
 
@@ -89,7 +89,7 @@ def _chosen(stack: Stack, key: str) -> Iterator[str]:
 
 
 def _existing(key: str, name: str) -> Extension:
-    extension = find(key, name) if NAME.fullmatch(name) else None
+    extension = find(key, name) if EXTENSION_NAME.fullmatch(name) else None
     if extension is None:
         raise _unknown(key, name)
     return extension
@@ -98,7 +98,7 @@ def _existing(key: str, name: str) -> Extension:
 def _unknown(key: str, name: str) -> UsageError:
     known = [*built_in_names(key), *names(key)]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if key in (OBSERVER, TRACKER):
+    if key in (OBSERVERS_KEY, TRACKERS_KEY):
         message = f"{key}: there is no {key.removeprefix('logging.').removesuffix('s')} {name!r}"
         remedies: list[Remedy] = [set_to(key, [])]
         if known:
@@ -134,7 +134,9 @@ def check_declaration(extension: Extension) -> None:
             an optimiser reads do not exist.
     """
     place = f"{extension.source}: {extension.key}={extension.name}"
-    if not NAME.fullmatch(extension.name) or extension.name in built_in_names(extension.key):
+    if not EXTENSION_NAME.fullmatch(extension.name) or extension.name in built_in_names(
+        extension.key
+    ):
         raise UsageError(
             f"{place} cannot be the name of an extension",
             keys=(extension.key,),

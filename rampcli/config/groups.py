@@ -14,7 +14,7 @@ from rampcli.settings.unknown_keys import choices_in
 
 ROOT = "config"
 """The bundled primary file, conf/config.yaml."""
-LONGEST_NAME = 200
+LONGEST_FILE_NAME = 200
 """Characters of the name of a file that is looked for."""
 MOST_OFFERED = 4
 """Names that a remedy lists at most."""
@@ -33,7 +33,7 @@ class GroupNames(Collection[str]):
 
     def __contains__(self, name: object) -> bool:
         parts = str(name).split("/")
-        if len(str(name)) > LONGEST_NAME:
+        if len(str(name)) > LONGEST_FILE_NAME:
             return False
         return all(map(_PART.fullmatch, parts)) and any(
             (folder / str(name)).is_dir() for folder in self.among
@@ -137,7 +137,7 @@ def file_of(name: str, among: Sequence[Path]) -> Path | None:
     A name that leads out of the folders has no file.
     """
     parts = name.split("/")
-    if not name or len(name) > LONGEST_NAME or any(part in ("", ".", "..") for part in parts):
+    if not name or len(name) > LONGEST_FILE_NAME or any(part in ("", ".", "..") for part in parts):
         return None
     return next((path for one in among if (path := one / f"{name}.yaml").is_file()), None)
 
@@ -177,7 +177,7 @@ def check_option(group: str, option: Any, among: Sequence[Path] = ()) -> None:
             )
 
 
-def check_folder(config_dir: Path) -> None:
+def check_options_folder(config_dir: Path) -> None:
     """Checks that no option of a user's folder differs from a bundled option of the same name.
 
     Such a name would be ambiguous in a recipe.

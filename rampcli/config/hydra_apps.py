@@ -19,7 +19,7 @@ from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import PHASES
 from rampcli.words import FOREIGN
 
-PLACE = "Hydra"
+HYDRA_PLACE = "Hydra"
 """Place of the values of an application. OmegaConf does not keep their files."""
 
 
@@ -68,7 +68,7 @@ def from_hydra(cfg: Any) -> Config:
     own = {key: value for key, value in values.items() if key not in of_files}
     typed = {key for key in own if any(f".{word}".endswith(f".{key}") for word in words)}
     layers = [
-        Layer.of(PLACE, precedence, {key: own[key] for key in keys}, report=report)
+        Layer.of(HYDRA_PLACE, precedence, {key: own[key] for key in keys}, report=report)
         for precedence, keys in (
             (Precedence.RECIPE, [key for key in own if key not in typed]),
             (Precedence.USER, [key for key in own if key in typed]),
@@ -116,7 +116,7 @@ def _plain(cfg: Any) -> dict[str, Any]:
         key = str(error.full_key or "")
         text = " ".join((error.msg or str(error)).split("\n")[0].split())
         raise UsageError(
-            f"{key}: {text}", keys=(key,), remedy="a value in its place", set_by=(PLACE,)
+            f"{key}: {text}", keys=(key,), remedy="a value in its place", set_by=(HYDRA_PLACE,)
         ) from error
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}
@@ -135,7 +135,7 @@ def _no_section(name: str, content: Mapping[str, Any]) -> UsageError:
         remedy=f"from_hydra(cfg.{name})"
         if is_below
         else "our settings below a key of their own: from_hydra(cfg.KEY)",
-        set_by=(PLACE,),
+        set_by=(HYDRA_PLACE,),
     )
 
 

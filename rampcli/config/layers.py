@@ -25,7 +25,7 @@ from rampcli.words import COMBINED, FOREIGN, SPELLINGS, bound_by, means_alone
 COMMAND_LINE = "command line"
 PYTHON = "Python"
 DEFAULT = "default"
-PLAN = "the plan"
+PLAN_PLACE = "the plan"
 """Place of a value that the plan has decided because nobody has set it."""
 
 
@@ -420,7 +420,7 @@ def edited_stack(
     return stack.above(Layer.of(name, precedence, edits, report=report))
 
 
-def build(values: Mapping[str, Any], *, place: str) -> Config:
+def build_config(values: Mapping[str, Any], *, place: str) -> Config:
     """Returns the typed configuration with these values; the rest are defaults.
 
     Args:

@@ -11,12 +11,12 @@ from typing import Any
 
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, FLEET_KEYS, GLOBAL_KEY, MICRO_KEY
-from rampcli.batch.quantities import listed
+from rampcli.batch.quantities import MOST_NAMED, listed
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.config.layers import (
     DEFAULT,
-    PLAN,
+    PLAN_PLACE,
     Entry,
     Layer,
     Precedence,
@@ -35,7 +35,7 @@ from rampcli.settings.by_key import (
     replaced_by,
 )
 from rampcli.settings.config import Config
-from rampcli.settings.facts import BATCH, RATE
+from rampcli.settings.facts import BATCH, LEARNING_RATE
 from rampcli.settings.phase_keys import (
     PHASES,
     UNTIL,
@@ -45,8 +45,6 @@ from rampcli.settings.phase_keys import (
 )
 from rampcli.settings.rl import is_rl
 from rampcli.words import FOREIGN, SPELLINGS
-
-MOST_NAMED = 6
 
 
 def phase_entries(stack: Stack) -> dict[str, dict[str, Entry]]:
@@ -108,7 +106,7 @@ def phase_stack(run: Stack, name: str, own: Mapping[str, Entry], *, report: Erro
             for key, one in made.entries.items():
                 word = phase_key(name, inside)
                 by = one.by if key in FOREIGN else word
-                words = () if entry.place == PLAN else ((word, entry),)
+                words = () if entry.place == PLAN_PLACE else ((word, entry),)
                 one = replace(entry, value=one.value, by=by, words=words)
                 entries[key] = merged(key, entries.get(key), one)
     for key, entry in [*entries.items()]:
@@ -169,7 +167,7 @@ def _words_of(key: str, *stacks: Stack) -> tuple[tuple[str, Entry], ...]:
 
 def sets_rate(own: Iterable[str]) -> bool:
     """Returns whether a phase has its own schedule of the learning rate."""
-    return any(changes(key, RATE) for key in own_keys(own))
+    return any(changes(key, LEARNING_RATE) for key in own_keys(own))
 
 
 def phases_named(names: Sequence[str]) -> str:

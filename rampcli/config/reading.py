@@ -20,8 +20,8 @@ from rampcli.settings.phase_keys import is_phase
 from rampcli.settings.unknown_keys import choices_in, nearest_keys, unknown_key
 from rampcli.words import unwrapped
 
-LONGEST_VALUE = 5000
-MOST_PARTS = 300
+LONGEST_GRAMMAR_VALUE = 5000
+MOST_NESTED_PARTS = 300
 MOST_VALUES = 100
 _LITERAL = re.compile(r"""[^\s'"\[\](){}$\\,=]([^'"\[\](){}$\\=]*[^\s'"\[\](){}$\\,=])?""")
 """A text that nothing in Hydra's grammar gives another meaning: no quotes, brackets, `$` or `=`."""
@@ -305,7 +305,7 @@ def key_of(word: str, groups: Collection[str], also: Collection[str] = ()) -> st
     is_known = find_setting(key) is not None or key in also or (prefix and key not in groups)
     if not (is_known or drops_phases or is_tree or group_of(word, groups)):
         raise _unknown(key, text, groups)
-    if len(text) > LONGEST_VALUE or max(map(text.count, "[{(,")) > MOST_PARTS:
+    if len(text) > LONGEST_GRAMMAR_VALUE or max(map(text.count, "[{(,")) > MOST_NESTED_PARTS:
         raise UsageError(
             f"{word} is too long to be a value", keys=(key,), remedy="a file in --config-dir"
         )

@@ -52,7 +52,7 @@ ARITHMETIC: dict[str, Callable[..., Any]] = {
 
 To add a resolver of references: an entry here.
 """
-LONGEST, DEEPEST = 100_000, 50
+LONGEST_RESOLVED, DEEPEST = 100_000, 50
 """Characters that a value with references may come to, and levels of references in references."""
 _LONG = (
     "is too long, or refers too deeply or in a circle",
@@ -169,7 +169,7 @@ def _too_long(written: Mapping[str, Any]) -> Iterator[str]:
 
     for key in written:
         length, levels = size(key, 0)
-        if (length > LONGEST or levels > DEEPEST) and not _is_circular(key, names):
+        if (length > LONGEST_RESOLVED or levels > DEEPEST) and not _is_circular(key, names):
             yield key
 
 

@@ -29,10 +29,10 @@ from rampcli.settings.trainer import TrainerConfig
 from rampcli.settings.unknown_keys import unknown_key
 from rampcli.words import FOREIGN, KEYS
 
-MOST_BYTES = 200_000
+MOST_SNAPSHOT_BYTES = 200_000
 _ESCAPED = "$\u00a0{"
 """Stands for `${` in a place while OmegaConf, which would read it as a reference, writes YAML."""
-PLACES = "set_by"
+PLACES_SECTION = "set_by"
 """The section with the place of each setting that is not left at its default."""
 
 
@@ -56,7 +56,7 @@ def to_yaml(config: Config) -> str:
     set_by = {
         key: place.replace("${", _ESCAPED) for key, place in places.items() if place != DEFAULT
     }
-    content = nest(values) | ({PLACES: set_by} if set_by else {})
+    content = nest(values) | ({PLACES_SECTION: set_by} if set_by else {})
     return OmegaConf.to_yaml(OmegaConf.create(content)).replace(_ESCAPED, "${")
 
 
@@ -86,7 +86,7 @@ def read_tree(path: Path) -> dict[str, Any]:
     """
     try:
         # The places may name references; typing the values refuses any there.
-        _, root = plain_yaml.read(path, most_bytes=MOST_BYTES, allows_references=True)
+        _, root = plain_yaml.read(path, most_bytes=MOST_SNAPSHOT_BYTES, allows_references=True)
         return plain_yaml.values_of(root)
     except plain_yaml.NotPlainError as error:
         at = "" if error.line is None else f", line {error.line}"
@@ -115,7 +115,7 @@ def config_in(tree: dict[str, Any], path: Path) -> Config:
         UsageError: settings are unknown, of the wrong type, out of range, or contradict each other.
     """
     report = ErrorReport()
-    places = tree.pop(PLACES, {})
+    places = tree.pop(PLACES_SECTION, {})
     with report.noting(), placed(str(path)):
         _check_places(places)
     values = flatten(tree)
@@ -169,9 +169,9 @@ def _check_unused(word: str, value: Any) -> None:
 
 def _check_places(places: Any) -> None:
     if not isinstance(places, dict):
-        raise UsageError(f"{PLACES} is not a section")
+        raise UsageError(f"{PLACES_SECTION} is not a section")
     for key, place in places.items():
         if find_setting(key) is None and not is_of_extension(key):
             raise unknown_key(key)
         if not isinstance(place, str):
-            raise UsageError(f"{PLACES}: the place of {key} is not a string", keys=(key,))
+            raise UsageError(f"{PLACES_SECTION}: the place of {key} is not a string", keys=(key,))

@@ -29,8 +29,8 @@ from rampcli.settings.optim import OptimConfig
 from rampcli.words import SPELLINGS, unwrapped
 from rampcli.words.hydra import SWEEP_DIR
 
-MOST_RUNS = 1000
-LONGEST_NAME = 120
+LARGEST_SWEEP = 1000
+LONGEST_FOLDER_NAME = 120
 """Characters of a folder's name before it is cut."""
 NOT_VARIED = {
     "name": "each run is named after its values",
@@ -65,9 +65,11 @@ class Combination:
         exact = ",".join(f"{key}={value}" for key, value in values)
         parts = ((_UNSAFE.sub("-", part) for part in pair) for pair in values)
         name = ",".join("=".join(pair) for pair in parts)
-        if name == exact and len(name) <= LONGEST_NAME:
+        if name == exact and len(name) <= LONGEST_FOLDER_NAME:
             return name
-        return f"{name[:LONGEST_NAME]}~{hashlib.sha256(repr(values).encode()).hexdigest()[:8]}"
+        return (
+            f"{name[:LONGEST_FOLDER_NAME]}~{hashlib.sha256(repr(values).encode()).hexdigest()[:8]}"
+        )
 
     def __str__(self) -> str:
         return joined_words(self.values)
@@ -169,9 +171,10 @@ def _check_number(varied: Mapping[str, Collection[object]]) -> None:
             "no setting lists several values",
             remedy=[set_to(OptimConfig.lr, "0.001,0.003"), "rampcli pretrain for a single run"],
         )
-    if runs > MOST_RUNS:
+    if runs > LARGEST_SWEEP:
         raise UsageError(
-            f"these values have {runs:,} combinations, and a sweep has at most {MOST_RUNS:,} runs",
+            f"these values have {runs:,} combinations, and a sweep has at most"
+            f" {LARGEST_SWEEP:,} runs",
             keys=tuple(varied),
             remedy="fewer values",
         )

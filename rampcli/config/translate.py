@@ -13,7 +13,7 @@ from rampcli.config.references import named_in
 from rampcli.config.written import Written, with_references_anew
 from rampcli.errors import UsageError, set_to, shown
 from rampcli.settings.by_key import alternatives, settings
-from rampcli.words import CHECKS, FOREIGN, SETTLING, SPELLINGS
+from rampcli.words import FOREIGN, LAYER_CHECKS, SETTLING, SPELLINGS
 from rampcli.words.translation import given
 
 _MOST_ROUNDS = 5
@@ -101,7 +101,7 @@ def translate(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
     before = stack.entry(GLOBAL_KEY).value
     notes: tuple[str, ...] = ()
     with sources_named(stack):
-        for check in CHECKS:
+        for check in LAYER_CHECKS:
             check(stack)
     for settle in SETTLING:
         with sources_named(stack):

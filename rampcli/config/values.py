@@ -7,8 +7,9 @@ from typing import Any, Literal, get_args, get_origin
 
 from rampcli.batch.quantities import parse_count
 from rampcli.errors import Assignments, UsageError, set_to, shown
+from rampcli.files.records import MOST
 from rampcli.settings.attributes import field_name
-from rampcli.settings.by_key import MOST, Setting, find_setting, settings
+from rampcli.settings.by_key import Setting, find_setting, settings
 from rampcli.settings.config import Config
 from rampcli.settings.fields import Extensible
 from rampcli.settings.phase_keys import is_phase, split_phase_key

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from rampcli.batch.quantities import listed
 from rampcli.errors import DamagedFileError, UsageError, set_to
-from rampcli.files.guarded_folder import read_file
+from rampcli.files.guarded_folder import read_content
 from rampcli.files.records import ANY, check_shape, read_json
 from rampcli.machine.limited_process import CPU_S, LimitError, ask
 from rampcli.settings.data import DataConfig
@@ -24,7 +24,7 @@ TEMPLATE_FILE, TOKENIZER_CONFIG_FILE = "chat_template.jinja", "tokenizer_config.
 TEMPLATE_FOLDER, NAMES_FILE = "additional_chat_templates", "special_tokens_map.json"
 TEMPLATE_KEYS = (DataConfig.chat_template, DataConfig.tokenizer)
 NO_TEMPLATE = set_to(DataConfig.chat_template, "none")
-MOST_CONFIG_BYTES = 16 << 20
+MOST_TOKENIZER_CONFIG_BYTES = 16 << 20
 MOST_TEMPLATE_BYTES = 1 << 20
 PLACEHOLDER = "placeholder 7f3a9c41 <&> \"'{{{{ 1 }}}} of message {}."
 """Stands for the content of a message, by its number."""
@@ -208,7 +208,7 @@ def read_beside_tokenizer(path: Path, shape: Any) -> dict[str, Any]:
         UsageError: it cannot be read.
     """
     try:
-        return dict(read_json(path, shape, most_bytes=MOST_CONFIG_BYTES))
+        return dict(read_json(path, shape, most_bytes=MOST_TOKENIZER_CONFIG_BYTES))
     except FileNotFoundError:
         return {}
     except DamagedFileError as error:
@@ -231,7 +231,7 @@ def _read_template(folder: Path, config: Mapping[str, Any]) -> tuple[str | None,
     """Returns the chat template, or None without one, and the file that holds it."""
     path = folder / TEMPLATE_FILE
     try:
-        return read_file(path, most_bytes=MOST_TEMPLATE_BYTES).decode(), path
+        return read_content(path, most_bytes=MOST_TEMPLATE_BYTES).decode(), path
     except FileNotFoundError:
         pass
     except (OSError, UnicodeDecodeError) as error:

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from rampcli.data.chat_template import ASSISTANT, USER, Message
 from rampcli.data.texts import UTF_8_MARK, convert_remedy, wide_encoding
 from rampcli.errors import UsageError, naming_setting, reading
-from rampcli.files.guarded_folder import read_file
-from rampcli.files.records import is_unicode, values_of
+from rampcli.files.guarded_folder import read_content
+from rampcli.files.records import is_unicode, parse_unshaped
 from rampcli.settings.config import Config
 from rampcli.settings.data import DataConfig
 
@@ -42,7 +42,7 @@ ENDLESS = 2**40
 """Number of examples of a task, which never runs out."""
 MOST_ATTEMPTS = 100_000
 """Most prompts that are drawn in search of one on the wanted side of the split."""
-TRAINING, VALIDATION = 0, 1
+TRAINING_SIDE, VALIDATION_SIDE = 0, 1
 _LINE = re.compile(rb"[^\n]+")
 _HASHES = 2**64
 
@@ -83,7 +83,7 @@ class Split:
         return cls(tuple(int(_HASHES * bound / up_to[-1]) for bound in up_to))
 
     def side_of(self, prompt: str) -> int:
-        """Returns `TRAINING`, `VALIDATION` or another number."""
+        """Returns `TRAINING_SIDE`, `VALIDATION_SIDE` or another number."""
         digest = hashlib.sha256(prompt.encode()).digest()
         return bisect_right(self.bounds, int.from_bytes(digest[:8], "big"))
 
@@ -92,8 +92,8 @@ class Split:
         return self.bounds[side] == (self.bounds[side - 1] if side else 0)
 
 
-EVERYTHING = Split((_HASHES,))
-"""Puts all prompts on the side `TRAINING`."""
+UNSPLIT = Split((_HASHES,))
+"""Puts all prompts on the side `TRAINING_SIDE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def read_file_examples(path: Path, split: Split, *, needs_responses: bool) -> li
         UsageError: the file cannot be read, or a line is not an example; the message names it.
     """
     with reading(path, remedy="a file of JSON lines"):
-        content = read_file(path, most_bytes=MOST_EXAMPLE_BYTES)
+        content = read_content(path, most_bytes=MOST_EXAMPLE_BYTES)
     if (encoding := wide_encoding(content)) is not None:
         raise UsageError(
             f"{path} is in {encoding}, not in UTF-8",
@@ -189,7 +189,7 @@ def _parse(line: bytes) -> Example:
     if len(line) > LONGEST_LINE_BYTES:
         raise ValueError(f"it has more than {LONGEST_LINE_BYTES >> 20} MiB")
     try:
-        fields = values_of(line)
+        fields = parse_unshaped(line)
     except JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at character {error.pos + 1:,}") from error
     if not isinstance(fields, dict):
@@ -332,7 +332,7 @@ class TaskExamples:
             )
             if self.split.side_of(prompt) == self.side:
                 return Example(prompt, answer, {"prompt": prompt, "answer": answer})
-        use = "training" if self.side == TRAINING else "validation"
+        use = "training" if self.side == TRAINING_SIDE else "validation"
         raise UsageError(
             f"{self.name} with data.task_digits={self.digits} has too few prompts for {use}",
             keys=(DataConfig.task_digits, DataConfig.split),
@@ -363,16 +363,14 @@ def open_examples(config: Config, *, needs_responses: bool) -> tuple[Examples, E
             TaskExamples(
                 task=data.task, digits=data.task_digits, seed=config.seed, split=split, side=side
             )
-            for side in (TRAINING, VALIDATION)
+            for side in (TRAINING_SIDE, VALIDATION_SIDE)
         )
         return training, validation
     if data.validation_path is None:
         first, second, *_ = _read(data.path, DataConfig.path, split, needs_responses)
         return first, second
-    [whole] = _read(data.path, DataConfig.path, EVERYTHING, needs_responses)
-    [held_out] = _read(
-        data.validation_path, DataConfig.validation_path, EVERYTHING, needs_responses
-    )
+    [whole] = _read(data.path, DataConfig.path, UNSPLIT, needs_responses)
+    [held_out] = _read(data.validation_path, DataConfig.validation_path, UNSPLIT, needs_responses)
     return whole, held_out
 
 
@@ -380,7 +378,7 @@ def open_named_examples(config: Config) -> dict[str, Examples]:
     """Returns the examples of the named corpora of `data.validation`. Raises as `open_examples`."""
     named = config.data.validation or {}
     return {
-        name: _read(path, DataConfig.validation, EVERYTHING, needs_responses=True)[0]
+        name: _read(path, DataConfig.validation, UNSPLIT, needs_responses=True)[0]
         for name, path in named.items()
     }
 

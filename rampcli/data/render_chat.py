@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from rampcli.errors import reason_of
 from rampcli.machine.limited_process import MEMORY_GIB, answer
 
-MOST_CHARACTERS = 1 << 20
+MOST_CHAT_CHARACTERS = 1 << 20
 TODAY = datetime(2024, 7, 26)
 """The date that Llama 3's own template falls back to."""
 
@@ -41,7 +41,7 @@ def render_conversations(template: str, variables: list[dict[str, Any]]) -> list
 
     Raises:
         Exception: the template is invalid, an expression fails, or a text has more than
-            `MOST_CHARACTERS`.
+            `MOST_CHAT_CHARACTERS`.
     """
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
@@ -51,11 +51,11 @@ def render_conversations(template: str, variables: list[dict[str, Any]]) -> list
     environment.globals |= {"raise_exception": _raise_exception, "strftime_now": TODAY.strftime}
     compiled, texts = environment.from_string(template), list[str]()
     for names in variables:
-        pieces, left = list[str](), MOST_CHARACTERS
+        pieces, left = list[str](), MOST_CHAT_CHARACTERS
         for piece in compiled.generate(names):
             left -= len(piece)
             if left < 0:
-                raise TemplateError(f"it prints more than {MOST_CHARACTERS:,} characters")
+                raise TemplateError(f"it prints more than {MOST_CHAT_CHARACTERS:,} characters")
             pieces.append(piece)
         texts.append("".join(pieces))
     return texts

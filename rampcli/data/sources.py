@@ -24,7 +24,7 @@ from rampcli.data.prompts import check_prompts
 from rampcli.data.tokenizer import byte_tokenizer, vocab_size_of
 from rampcli.errors import Remedy, UsageError, set_to, set_together, shown
 from rampcli.extend import Documents
-from rampcli.plugins.extensions import DATA_SOURCE
+from rampcli.plugins.extensions import SOURCE_KEY
 from rampcli.settings.config import Config
 from rampcli.settings.data import SOURCES, DataConfig, corpora_of, reads_files, validation_paths
 from rampcli.settings.parallel import sequence_unit
@@ -47,7 +47,7 @@ def open_corpora(config: Config) -> Corpora:
         UsageError: a file cannot be read or does not fit the configuration, or the source is an
             extension that is not known here.
     """
-    extension = extension_function(DATA_SOURCE, config.data.source, config.data)
+    extension = extension_function(SOURCE_KEY, config.data.source, config.data)
     corpora: Corpora = (
         resolve_name(SOURCES[config.data.source].opens)(config)
         if extension is None

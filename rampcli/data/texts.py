@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from rampcli.errors import UsageError, reading
-from rampcli.files.guarded_folder import read_file
+from rampcli.files.guarded_folder import read_content
 
 UTF_8_MARK = codecs.BOM_UTF8
 MARKS = {
@@ -15,7 +15,7 @@ MARKS = {
     codecs.BOM_UTF16_BE: "UTF-16",
 }
 """Byte order marks that begin a text, and the name of its encoding for iconv."""
-WIDE = ("UTF-32LE", "UTF-32BE", "UTF-16LE", "UTF-16BE")
+WIDE_ENCODINGS = ("UTF-32LE", "UTF-32BE", "UTF-16LE", "UTF-16BE")
 """Encodings of text without a mark, which fill most characters with zero bytes."""
 LOOKED_AT_BYTES = 4096
 CONTROLS = frozenset(map(chr, range(32))) - set("\t\n\r\f")
@@ -34,8 +34,8 @@ def wide_encoding(content: bytes) -> str | None:
     head = content[:LOOKED_AT_BYTES]
     if b"\0" not in head:
         return None
-    plain = {name: _plain_characters(head, name) for name in WIDE}
-    likeliest = max(WIDE, key=lambda name: plain[name])
+    plain = {name: _plain_characters(head, name) for name in WIDE_ENCODINGS}
+    likeliest = max(WIDE_ENCODINGS, key=lambda name: plain[name])
     return likeliest if plain[likeliest] > 1 else None
 
 
@@ -89,7 +89,7 @@ def read_texts(path: Path) -> list[str]:
                 f"{path} has JSON lines, and data.source=text would train on their braces and keys",
                 remedy=build_remedy(path),
             )
-        return [_decode(file, read_file(file, most_bytes=MOST_TEXT_BYTES)) for file in files]
+        return [_decode(file, read_content(file, most_bytes=MOST_TEXT_BYTES)) for file in files]
 
 
 def text_files(path: Path) -> list[Path]:

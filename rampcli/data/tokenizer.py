@@ -26,7 +26,7 @@ from rampcli.errors import (
     UsageError,
     reading,
 )
-from rampcli.files.guarded_folder import read_file
+from rampcli.files.guarded_folder import read_content
 
 MOST_TOKENIZER_BYTES = 512 << 20
 """Largest tokenizer.json that is read. The largest known ones have some tens of megabytes."""
@@ -141,7 +141,7 @@ def open_tokenizer(path: Path) -> Tokenizer:
     """
     remedy = "a tokenizer.json from a Hugging Face model"
     with reading(path, remedy=remedy):
-        content = read_file(path, most_bytes=MOST_TOKENIZER_BYTES)
+        content = read_content(path, most_bytes=MOST_TOKENIZER_BYTES)
     with failing_as(f"{path} is not a tokenizer", remedy=remedy):
         tokenizer = Tokenizer.from_buffer(content)
     tokenizer.no_truncation()

@@ -5,7 +5,7 @@ Both are sums over what the parts of a model declare (`rampcli.models.parts`).
 
 from dataclasses import dataclass
 
-from rampcli.estimate.model_size import count, matrices_of, shapes_of
+from rampcli.estimate.model_size import count_weights, matrices_of, shapes_of
 from rampcli.models.parts import FP32, MicroBatchPart, layer_parts, outer_parts
 from rampcli.settings.config import Config
 
@@ -75,13 +75,13 @@ class RankWeights:
         rest = shapes_of((outer[name] for name in outer if name not in apart), tensor=tensor)
         return cls(
             layers=config.model.num_layers // stages,
-            layer=count(layer),
-            layer_shard=count(layer, shards=shards),
-            head=count(head),
-            head_shard=count(head, shards=shards),
-            rest=count(rest),
-            rest_shard=count(rest, shards=shards),
-            matrices_shard=count(matrices_of(layer), shards=shards),
+            layer=count_weights(layer),
+            layer_shard=count_weights(layer, shards=shards),
+            head=count_weights(head),
+            head_shard=count_weights(head, shards=shards),
+            rest=count_weights(rest),
+            rest_shard=count_weights(rest, shards=shards),
+            matrices_shard=count_weights(matrices_of(layer), shards=shards),
             last_of_layer=last.weights // tensor,
         )
 

@@ -21,7 +21,7 @@ def matrices_of(shapes: Iterable[Shape]) -> list[Shape]:
     return [shape for shape in shapes if len(shape) > 1]
 
 
-def count(shapes: Iterable[Shape], *, shards: int = 1) -> int:
+def count_weights(shapes: Iterable[Shape], *, shards: int = 1) -> int:
     """Returns the numbers in a rank's shards of weights: rows are divided, rounded up."""
     return sum(-(-rows // shards) * prod(columns) for rows, *columns in shapes)
 
@@ -30,14 +30,14 @@ def count_parameters(model: ModelConfig, *, sequence_length: int) -> int:
     """Returns the number of parameters of the decoder."""
     outer = outer_parts(model, sequence_length=sequence_length).values()
     layer = layer_parts(model).values()
-    return model.num_layers * count(shapes_of(layer)) + count(shapes_of(outer))
+    return model.num_layers * count_weights(shapes_of(layer)) + count_weights(shapes_of(outer))
 
 
 def count_embeddings(model: ModelConfig, *, sequence_length: int) -> int:
     """Returns the number of parameters that are embeddings of tokens and of learned positions."""
     outer = outer_parts(model, sequence_length=sequence_length)
     names = ("embedding", "position_embedding")
-    return count(shapes_of(outer[name] for name in names if name in outer))
+    return count_weights(shapes_of(outer[name] for name in names if name in outer))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +61,7 @@ def checkpoint_bytes(config: Config) -> int:
     """Returns the bytes of a checkpoint's tensors: weights, optimiser states and averages."""
     model, optimizer = config.model, optimizer_of(config.optim.optimizer)
     parameters = count_parameters(model, sequence_length=config.data.sequence_length)
-    matrices = model.num_layers * count(matrices_of(shapes_of(layer_parts(model).values())))
+    matrices = model.num_layers * count_weights(matrices_of(shapes_of(layer_parts(model).values())))
     states = optimizer.states * (parameters - matrices) + optimizer.matrix_states * matrices
     return FP32 * (parameters * (1 + count_averages(config)) + states)
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from rampcli.files.guarded_folder import open_to_read
 
-PIECE_BYTES = 8 * 2**20
+SUMMED_PIECE_BYTES = 8 * 2**20
 PAGE_BYTES = 4096
 
 
 class PageSums:
     """The SHA-256 of sums, computed about as fast as memory is read.
 
-    A file is added in pieces of `PIECE_BYTES`, the last one shorter.
+    A file is added in pieces of `SUMMED_PIECE_BYTES`, the last one shorter.
 
     Each piece, padded with zeros to whole pages of 4096 bytes, is a table of little-endian 64-bit
     integers with one page per row. The SHA-256 is the one of its column sums and row sums, modulo
@@ -43,8 +43,8 @@ class PageSums:
 def page_sums(content: bytes) -> str:
     """Returns the `PageSums` of a file's content."""
     sums = PageSums()
-    for begin in range(0, len(content), PIECE_BYTES):
-        sums.update(content[begin : begin + PIECE_BYTES])
+    for begin in range(0, len(content), SUMMED_PIECE_BYTES):
+        sums.update(content[begin : begin + SUMMED_PIECE_BYTES])
     return sums.hexdigest()
 
 
@@ -60,7 +60,7 @@ def checksum_fits(path: Path, facts: Mapping[str, Any]) -> bool:
     """Returns whether a file has the checksum that a manifest gives for it."""
     checksum, expected = expected_checksum(facts)
     with open_to_read(path) as file:
-        while piece := file.read(PIECE_BYTES):
+        while piece := file.read(SUMMED_PIECE_BYTES):
             checksum.update(piece)
     return checksum.hexdigest() == expected
 

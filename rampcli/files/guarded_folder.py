@@ -51,7 +51,7 @@ class GuardedFolder:
     def is_claimed(self) -> bool:
         """Returns True if the folder has the marker of this kind of folder."""
         with suppress(OSError, ValueError, RecursionError):
-            content = read_file(self.marker, most_bytes=MARKER_BYTES, follows_links=False)
+            content = read_content(self.marker, most_bytes=MARKER_BYTES, follows_links=False)
             return bool(json.loads(content) == {"kind": self.KIND, "format": MARKER_FORMAT})
         return False
 
@@ -294,7 +294,7 @@ def open_to_read(path: Path, *, follows_links: bool = True) -> BufferedReader:
         raise OSError(errno.EINVAL, "not a regular file", str(path)) from error
 
 
-def read_file(path: Path, *, most_bytes: int, follows_links: bool = True) -> bytes:
+def read_content(path: Path, *, most_bytes: int, follows_links: bool = True) -> bytes:
     """Returns the content of a regular file.
 
     Raises:

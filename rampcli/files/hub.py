@@ -18,7 +18,7 @@ from rampcli.plugins.extras import requiring
 
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
-WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS_FILE, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 """Weights in one file, or the list of the files of weights."""
 _NAME = re.compile(
     r"(?P<name>(?:[A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95})"
@@ -114,18 +114,18 @@ def open_pinned(text: str, file: str, *, key: str, remedy: str) -> Snapshot:
 
 
 def find_weights(snapshot: Snapshot) -> str | None:
-    """Returns `WEIGHTS` or `WEIGHTS_INDEX`, whichever the model has, or None if it has neither.
+    """Returns `WEIGHTS_FILE` or `WEIGHTS_INDEX`, whichever the model has, else None.
 
     Weights are not downloaded.
 
     Raises:
         RampcliError: the hub cannot be asked.
     """
-    for file in (WEIGHTS, WEIGHTS_INDEX):
+    for file in (WEIGHTS_FILE, WEIGHTS_INDEX):
         if (snapshot.folder / file).is_file():
             return file
-    if _exists(snapshot.name, WEIGHTS):
-        return WEIGHTS
+    if _exists(snapshot.name, WEIGHTS_FILE):
+        return WEIGHTS_FILE
     return None if snapshot.find(WEIGHTS_INDEX) is None else WEIGHTS_INDEX
 
 
@@ -139,7 +139,7 @@ def download_weights(snapshot: Snapshot, *, remedy: str) -> None:
     if found is None:
         raise UsageError(f"{snapshot.name} has no weights in safetensors", remedy=remedy)
     path = _needed(snapshot.find(found), snapshot.name, found, remedy=remedy)
-    if found == WEIGHTS:
+    if found == WEIGHTS_FILE:
         return
     for file in sorted(set(read_json(path, {"weight_map": {...: str}})["weight_map"].values())):
         if not _SHARD.fullmatch(file):

@@ -11,7 +11,7 @@ from typing import IO
 
 from rampcli.files.guarded_folder import GuardedFolder
 
-POLL_S = 0.05
+RETRY_LOCK_S = 0.05
 SHARE_WAIT_S = 60.0
 """How long to wait for a shared lock: checking the lock takes it for an instant."""
 _EXCLUSIVE = re.compile(r"^lock:.* FLOCK +ADVISORY +WRITE ", re.MULTILINE)
@@ -41,7 +41,7 @@ def hold(path: Path, *, shared: bool = False, wait_s: float = 0.0) -> IO[str]:
             if time.monotonic() >= deadline:
                 file.close()
                 raise
-            time.sleep(POLL_S)
+            time.sleep(RETRY_LOCK_S)
         else:
             return file
 

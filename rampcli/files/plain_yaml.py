@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from rampcli.files.guarded_folder import read_file
+from rampcli.files.guarded_folder import read_content
 
 DEEPEST_LEVEL = 20
 """Settings are only a few levels deep."""
@@ -22,7 +22,7 @@ WORD = "tag:yaml.org,2002:str"
 SCALARS = tuple(
     f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "timestamp")
 )
-NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _OPENING = (
     yaml.FlowSequenceStartToken,
     yaml.FlowMappingStartToken,
@@ -59,7 +59,7 @@ def read(
             mapping.
     """
     try:
-        text = read_file(path, most_bytes=most_bytes).decode()
+        text = read_content(path, most_bytes=most_bytes).decode()
         _check_tokens(text)
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
@@ -107,7 +107,7 @@ def _check_tokens(text: str) -> None:
 def _misfits(node: yaml.Node, *, allows_references: bool) -> Iterator[NotPlainError]:
     """Yields an error for each node that is not a plain setting."""
     if isinstance(node, yaml.ScalarNode):
-        line, is_number = node.start_mark.line + 1, node.tag in NUMBERS
+        line, is_number = node.start_mark.line + 1, node.tag in NUMBER_TAGS
         if is_number and len(node.value) > LONGEST_NUMBER:
             yield NotPlainError(f"a number of {len(node.value)} characters", line)
         elif is_number and AMBIGUOUS.match(node.value):

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rampcli.errors import DamagedFileError
-from rampcli.files.guarded_folder import read_file
+from rampcli.files.guarded_folder import read_content
 
-MOST_BYTES = 64 * 2**20
+MOST_JSON_BYTES = 64 * 2**20
 MOST = 10**18
 """Largest number that is accepted, so that products and sums of counts do not overflow."""
 COUNT, POSITIVE = "a whole number, 0 or more", "a whole number, 1 or more"
@@ -54,7 +54,7 @@ They compare exact types, because Python counts True as an integer.
 """
 
 
-def read_json(path: Path, shape: Any, *, most_bytes: int = MOST_BYTES) -> Any:
+def read_json(path: Path, shape: Any, *, most_bytes: int = MOST_JSON_BYTES) -> Any:
     """Returns the content of a JSON file, checked against a shape.
 
     Raises:
@@ -62,7 +62,7 @@ def read_json(path: Path, shape: Any, *, most_bytes: int = MOST_BYTES) -> Any:
         DamagedFileError: the file cannot be read, is too large, is not JSON, or has another shape.
     """
     try:
-        content = read_file(path, most_bytes=most_bytes)
+        content = read_content(path, most_bytes=most_bytes)
     except (FileNotFoundError, NotADirectoryError) as error:  # the latter if a parent is a file
         raise FileNotFoundError(*error.args) from error
     except OSError as error:
@@ -77,14 +77,14 @@ def parse_json(content: bytes, shape: Any, *, where: str) -> Any:
         DamagedFileError: the text is not JSON or has another shape.
     """
     try:
-        value = values_of(content)
+        value = parse_unshaped(content)
     except ValueError as error:
         raise DamagedFileError(f"{where} is damaged: {error}") from error
     check_shape(value, shape, where=where)
     return value
 
 
-def values_of(content: bytes) -> Any:
+def parse_unshaped(content: bytes) -> Any:
     """Returns the values of a JSON text in UTF-8.
 
     Raises:

@@ -61,8 +61,8 @@ def run(
     newest, scripts = check(resolved)
     is_script = getattr(sys.modules["__main__"], "__file__", None) is not None
     words = command or ([sys.executable, *sys.argv] if is_script else None)
-    changed = changes(directory, resolved, newest)
-    if is_complete(resolved, newest):
+    changed = changed_settings(directory, resolved, newest)
+    if is_trained(resolved, newest):
         observer = Observers(observers, stop=lambda: None)
         with Trackers(directory, resolved.config.logging.trackers, observer):
             pass  # they log what they have not logged yet
@@ -90,7 +90,7 @@ def run(
             _set_old_metrics_aside(directory, observers)
         if newest is not None:
             _record_changes(directory, changed, newest, observers)
-        describe(directory, resolved, overrides)
+        write_run_files(directory, resolved, overrides)
         _announce(directory, resolved, newest, words)
         return launcher.start(
             Launch(
@@ -108,7 +108,9 @@ def run(
         )
 
 
-def changes(directory: RunDirectory, resolved: Resolved, newest: Checkpoint | None) -> Changes:
+def changed_settings(
+    directory: RunDirectory, resolved: Resolved, newest: Checkpoint | None
+) -> Changes:
     """Compares the settings of a command with those in the run directory.
 
     Without a checkpoint, nothing is compared: the run starts anew.
@@ -150,7 +152,7 @@ def _rate(resolved: Resolved, consumed_samples: int) -> float:
     return resolved.trained_by(consumed_samples).rate.at(consumed_samples, global_batch_size=batch)
 
 
-def is_complete(resolved: Resolved, newest: Checkpoint | None) -> bool:
+def is_trained(resolved: Resolved, newest: Checkpoint | None) -> bool:
     """Returns whether a run with this newest checkpoint has nothing left to train."""
     if newest is None or not resolved.plan.is_complete(newest.consumed_samples):
         return False
@@ -158,7 +160,7 @@ def is_complete(resolved: Resolved, newest: Checkpoint | None) -> bool:
     return state is None or state["status"] == COMPLETE
 
 
-def describe(directory: RunDirectory, resolved: Resolved, overrides: Sequence[str]) -> None:
+def write_run_files(directory: RunDirectory, resolved: Resolved, overrides: Sequence[str]) -> None:
     """Writes config.yaml, overrides.txt and plan.json, and creates the folders of the run."""
     directory.claim()
     for folder in (directory.logs, directory.checkpoints):
@@ -181,7 +183,10 @@ def _set_old_metrics_aside(directory: RunDirectory, observers: Sequence[Observer
 
 
 def _record_changes(
-    directory: RunDirectory, changed: Changes, newest: Checkpoint, observers: Sequence[Observer]
+    directory: RunDirectory,
+    changed: Changes,
+    newest: Checkpoint,
+    observers: Sequence[Observer],
 ) -> None:
     """Records the settings that change, because config.yaml will have only their new values."""
     place = {"step": newest.step, "consumed_samples": newest.consumed_samples}

@@ -31,7 +31,12 @@ ASK_QUEUE_EVERY_S = 30.0
 ASK_SOON_S = 10.0
 """The same in the first `SETTLING_S` after a run has started or ended, if its job has not yet."""
 SETTLING_S = 60.0
-TRAINING, STARTING, WAITING, UNKNOWN = "training", "starting", "waiting", "unknown"
+TRAINING_STATE, STARTING_STATE, WAITING_STATE, UNKNOWN_STATE = (
+    "training",
+    "starting",
+    "waiting",
+    "unknown",
+)
 _STATES = {STAGE_BOUNDARY: "stage boundary", PREEMPTED: "interrupted"}
 
 
@@ -119,10 +124,10 @@ class RunStatus:
 
     Attributes:
         facts: what it has done.
-        state: what it does: `TRAINING`, `STARTING` its processes, `WAITING` in the queue,
-            "stage boundary", "interrupted", "failed", "complete" or "not started"; `CRASHED` if
-            state.json says that it is running and nothing trains it; `UNKNOWN` if this depends on
-            its queue, which does not answer.
+        state: what it does: `TRAINING_STATE`, `STARTING_STATE` its processes,
+            `WAITING_STATE` in the queue, "stage boundary", "interrupted", "failed", "complete" or
+            "not started"; `CRASHED` if state.json says that it is running and nothing trains it;
+            `UNKNOWN_STATE` if this depends on its queue, which does not answer.
         stage_left_s, run_left_s: seconds until the stage ends, and until the run ends.
         saved_step: step of the newest complete checkpoint, or None if there is none.
         saved_at: when it was completed, in seconds since 1970.
@@ -214,7 +219,7 @@ def read_status(
     state = _state(facts, jobs, jobs_unknown, is_held=bool(holder))
     stage_left_s, run_left_s = facts.time_left()
     checkpoint = newest_checkpoint(directory)
-    now = time.time() if state in (TRAINING, STARTING) else None
+    now = time.time() if state in (TRAINING_STATE, STARTING_STATE) else None
     return RunStatus(
         facts=facts,
         state=state,
@@ -247,14 +252,14 @@ def _state(
     has_job = any(job.phase is JobPhase.RUNNING for job in jobs)
     # The locks of another machine may be invisible here.
     if is_held or (status == "running" and has_job):
-        return STARTING if facts.is_starting else TRAINING
+        return STARTING_STATE if facts.is_starting else TRAINING_STATE
     if status == "running" and jobs_unknown is not None:
-        return UNKNOWN
+        return UNKNOWN_STATE
     if has_job and status == BEFORE_THE_START["status"]:
-        return STARTING
+        return STARTING_STATE
     # A job of a run that has stopped is about to end, or has just started.
     if not has_job and any(job.phase is JobPhase.WAITING for job in jobs):
-        return WAITING
+        return WAITING_STATE
     return CRASHED if status == "running" else _STATES.get(status, status)
 
 

@@ -17,7 +17,7 @@ from rampcli.launch.elastic import Nodes, World
 from rampcli.launch.observer import Feed, Observer
 from rampcli.launch.protocol import StartRanks
 from rampcli.launch.trackers import Trackers
-from rampcli.launch.workers import WorkerLog, Workers, WorkersExit
+from rampcli.launch.workers import POLL_S, WorkerLog, Workers, WorkersExit
 from rampcli.machine.host import count_oom_kills
 from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.out_of_memory import out_of_memory
@@ -35,7 +35,6 @@ from rampcli.runs.heartbeats import LEAST_BEAT_S, read_ranks, touch
 from rampcli.runs.manifest import complete_checkpoints, consumed_samples
 
 LONGEST_BACKOFF_S = 60.0
-POLL_S = 0.1
 NEXT_STAGE_LEAD_S = 30.0
 """Start the next stage's workers this many seconds before the current stage ends, so that they
 have imported torch by then."""

@@ -20,7 +20,7 @@ from rampcli.errors import RampcliError, reason_of
 from rampcli.files.locks import hold
 from rampcli.launch.trackers import CATCH_UP_S
 from rampcli.machine.lifeline import die_with_parent
-from rampcli.plugins.extensions import TRACKER
+from rampcli.plugins.extensions import TRACKERS_KEY
 from rampcli.plugins.trackers import TRACKERS
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.recorded_phases import tokens_at
@@ -63,7 +63,7 @@ def follow(run: RunDirectory, name: str, end: Future[float]) -> None:
     with hold(run.trackers / f"{name}.lock", wait_s=CATCH_UP_S):
         config = snapshot.read(run.config)
         position = read_position(run, name) or Position()
-        extension = extension_function(TRACKER, name, config.logging)
+        extension = extension_function(TRACKERS_KEY, name, config.logging)
         opened = extension or resolve_name(TRACKERS[name].name)
         tracker: Tracker = opened(run, position, config.name)
         tracker.log_config(dict(leaves(config)))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from rampcli.errors import RampcliError, reason_of
 from rampcli.launch.observer import TRACKER_OFF, Observer
-from rampcli.launch.workers import WorkerLog
+from rampcli.launch.workers import POLL_S, WorkerLog
 from rampcli.machine.interpreter import python_command, safe_environment
 from rampcli.machine.lifeline import StopSignals
 from rampcli.plugins.extras import requiring
@@ -26,7 +26,6 @@ CATCH_UP_S = 20.0
 """Seconds that trackers have to log the last rows once a run has ended. Then they are killed."""
 STOPPED_CATCH_UP_S = 5.0
 """The same if the run was asked to stop: the sender may soon kill the processes that still run."""
-POLL_S = 0.05
 PROGRAM = "rampcli.launch.track"
 
 

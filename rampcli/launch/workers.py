@@ -25,6 +25,8 @@ from rampcli.settings.config import Config
 from rampcli.settings.launch import LaunchConfig
 from rampcli.settings.rl import is_rl
 
+POLL_S = 0.05
+"""Seconds between two looks at processes, of whoever waits for them to end."""
 MOST_LOG_BYTES = 2**16
 """Only this many bytes at the end of a log are read."""
 

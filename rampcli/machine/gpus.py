@@ -9,7 +9,6 @@ from itertools import takewhile
 from pathlib import Path
 
 TIMEOUT_S = 10.0
-MIB = 2**20
 GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 _NAME = re.compile(r"[0-9]{1,4}|(GPU|MIG)-.+")
 _HIDDEN = re.compile(r"-[0-9]+|NoDevFiles")
@@ -65,7 +64,7 @@ def gpu_memory_bytes() -> int | None:
     if "Enabled" in ask_nvidia_smi(gpus, "mig.mode.current"):
         return None
     with suppress(ValueError):  # "[N/A]", or no line
-        return min(map(int, ask_nvidia_smi(gpus, "memory.total"))) * MIB
+        return min(map(int, ask_nvidia_smi(gpus, "memory.total"))) * 2**20  # it says MiB
     return None
 
 

@@ -50,7 +50,7 @@ HOST = Path("/proc/meminfo")
 COUNTERS = Path("/proc/vmstat")
 PROCESS = Path("/proc/self/status")
 GROUPS_OF_PROCESS = Path("/proc/self/cgroup")
-GROUPS = Path("/sys/fs/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int | None:
@@ -85,9 +85,9 @@ def _group_counters() -> Iterator[Path]:
         for line in GROUPS_OF_PROCESS.read_text(encoding="utf-8", errors="replace").splitlines():
             _, controllers, group = line.split(":", 2)
             if "memory" in controllers.split(","):  # version 1
-                yield GROUPS / "memory" / group.lstrip("/") / "memory.oom_control"
+                yield CGROUPS / "memory" / group.lstrip("/") / "memory.oom_control"
             elif controllers == "":
-                yield GROUPS / group.lstrip("/") / "memory.events"
+                yield CGROUPS / group.lstrip("/") / "memory.events"
 
 
 def _figure(path: Path, name: str) -> int | None:

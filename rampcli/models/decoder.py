@@ -21,7 +21,7 @@ from rampcli.models.loss import summed_loss
 from rampcli.models.masks import BuildMask, Mask, build_mask
 from rampcli.models.norm import build_norm
 from rampcli.models.parts import FeedForwardPart, HeadPart, outer_parts
-from rampcli.plugins.extensions import MODEL
+from rampcli.plugins.extensions import FAMILY_KEY
 from rampcli.settings.model import ModelConfig
 from rampcli.settings.model_parts import POSITION_EMBEDDINGS
 
@@ -196,13 +196,13 @@ def build_decoder(
     Raises:
         UsageError: the family is an extension that is not known here, or not a `Decoder`.
     """
-    build = extension_function(MODEL, model.family, model) or Decoder
+    build = extension_function(FAMILY_KEY, model.family, model) or Decoder
     with torch.device("meta"):
         built = build(model, sequence_length=sequence_length, layers=layers)
     if not isinstance(built, Decoder):
         raise UsageError(
-            f"{MODEL}={model.family} built a {type(built).__name__}, which is not a Decoder",
-            keys=(MODEL,),
+            f"{FAMILY_KEY}={model.family} built a {type(built).__name__}, which is not a Decoder",
+            keys=(FAMILY_KEY,),
             remedy="a class that inherits from rampcli.models.decoder.Decoder",
         )
     return built

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.batch.step_schedule import LENGTH_KEY
-from rampcli.config.layers import build
+from rampcli.config.layers import build_config
 from rampcli.errors import (
     DamagedFileError,
     ErrorReport,
@@ -229,7 +229,7 @@ def _read(folder: Path) -> tuple[ModelConfig, int | None]:
 
 def _checked(model: ModelConfig, path: Path) -> ModelConfig:
     """Returns the model with typed settings."""
-    config = build(
+    config = build_config(
         {f"model.{name}": value for name, value in as_settings(model).items()},
         place=str(path),
     )
@@ -306,7 +306,7 @@ def as_settings(model: ModelConfig) -> dict[str, Any]:
     return {name: getattr(model, name) for name in names}
 
 
-def check_folder(config: Config, folder: Path, *, name: str) -> None:
+def check_model_folder(config: Config, folder: Path, *, name: str) -> None:
     """Checks that a folder's model has the configured shape, and positions for a whole sample.
 
     Raises:

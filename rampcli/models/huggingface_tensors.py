@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rampcli.batch.quantities import listed
+from rampcli.batch.quantities import MOST_NAMED, listed
 from rampcli.errors import DamagedFileError, reading
 from rampcli.files.guarded_folder import open_to_read
 from rampcli.files.safetensors_header import StoredTensor, read_header
@@ -19,7 +19,6 @@ HEAD = "lm_head.weight"
 DERIVED_TENSORS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 """Names of tensors that follow from the settings: frequencies, and the causal masks of GPT-2."""
 COMPARED_BYTES = 2**24
-MOST_NAMED = 5
 FLOAT_NAMES = ("F64", "F32", "F16", "BF16")
 """Types that weights may have. Others, as in quantised models, need scales to be read."""
 

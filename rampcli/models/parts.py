@@ -3,7 +3,7 @@
 The modules are built from these declarations, and plans add them up without torch.
 
 A tensor plan says how `rampcli.parallel.tensor` splits a module's submodules, by name. The key ""
-stands for the module itself; the values are keys of `rampcli.parallel.tensor.STYLES`.
+stands for the module itself; the values are keys of `rampcli.parallel.tensor.PARALLEL_STYLES`.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ SMALLEST_FLEX_HEAD = 16
 FP32, INT64 = 4, 8
 NUMBER_BYTES = {"fp32": FP32, "bf16": 2}
 """Bytes per number of the forward and backward pass, by `trainer.precision`."""
-TOKENS_AT_ONCE = {"cpu": 256, "cuda": 2048}
+LOGIT_TOKENS_AT_ONCE = {"cpu": 256, "cuda": 2048}
 """Smallest chunk of tokens whose logits are computed at once, by device.
 
 Smaller chunks would leave the device idle.
@@ -334,7 +334,7 @@ class HeadPart(Part):
 
 def chunk_size(tokens: int, vocabulary: int, *, device: str) -> int:
     """Returns the number of tokens whose logits are computed at once."""
-    return min(tokens, max(TOKENS_AT_ONCE[device], LOGITS_AT_ONCE // vocabulary))
+    return min(tokens, max(LOGIT_TOKENS_AT_ONCE[device], LOGITS_AT_ONCE // vocabulary))
 
 
 def norm_part(model: ModelConfig) -> NormPart:

@@ -22,7 +22,7 @@ from rampcli.models.decoder import Decoder
 
 CHECK_EVERY = {"cpu": 1, "cuda": 16}
 """Tokens between two reads of what was drawn. A GPU has nothing to do during a read."""
-TOKENS_AT_ONCE = 2048
+PROMPT_TOKENS_AT_ONCE = 2048
 """Tokens of prompts per forward pass, at least one prompt.
 
 More would not be faster: the hidden states no longer fit in a processor's cache.
@@ -248,7 +248,7 @@ def _read_prompts(
         [[0] * count + list(prompt) for count, prompt in zip(pads, prompts, strict=True)],
         device=device,
     )
-    starts, rows = torch.tensor(pads, device=device), max(1, TOKENS_AT_ONCE // longest)
+    starts, rows = torch.tensor(pads, device=device), max(1, PROMPT_TOKENS_AT_ONCE // longest)
     parts, logits = [], []
     for some, starts_of_some in zip(
         torch.split(tokens, rows), torch.split(starts, rows), strict=True

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SHORTEST, LONGEST = 64, 256
-"""Least and most rows of a tile with a mask. Documents of `SHORTEST` tokens or more need none."""
+SHORTEST_TILE, LONGEST_TILE = 64, 256
+"""Least and most rows of a tile with a mask. Documents of at least `SHORTEST_TILE` need none."""
 
 attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 attend_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -131,9 +131,9 @@ def _empty_logs(query: Tensor) -> Tensor:
 def tiles(first_keys: Tensor, sequence: int, *, like: Tensor) -> Iterator[Tile]:
     """Yields the tiles of attention, as `attend_in_tiles` describes it.
 
-    A whole document of at least `SHORTEST` tokens is one tile, which is causal. A tile of other
-    queries has `SHORTEST` to `LONGEST` rows, and at most an eighth as many as keys if these are
-    many, so that it has few hidden keys.
+    A whole document of at least `SHORTEST_TILE` tokens is one tile, which is causal. A tile of
+    other queries has `SHORTEST_TILE` to `LONGEST_TILE` rows, and at most an eighth as many as keys
+    if these are many, so that it has few hidden keys.
 
     Args:
         like: a tensor with the masks' number type.
@@ -159,7 +159,7 @@ def _row_ranges(first: np.ndarray, offset: int) -> Iterator[tuple[int, int, bool
     """
     starts = np.flatnonzero(np.diff(first, prepend=-1))
     stops = np.append(starts[1:], len(first))
-    is_whole = (first[starts] == starts + offset) & (stops - starts >= SHORTEST)
+    is_whole = (first[starts] == starts + offset) & (stops - starts >= SHORTEST_TILE)
     row = 0
     for start, stop in [
         *np.stack([starts, stops], axis=1)[is_whole].tolist(),
@@ -167,7 +167,7 @@ def _row_ranges(first: np.ndarray, offset: int) -> Iterator[tuple[int, int, bool
     ]:
         while row < start:
             keys = row + offset + 1 - int(first[row])
-            end = min(start, row + min(max(SHORTEST, keys // 8), LONGEST))
+            end = min(start, row + min(max(SHORTEST_TILE, keys // 8), LONGEST_TILE))
             yield row, end, False
             row = end
         if start < stop:

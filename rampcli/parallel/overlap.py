@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from rampcli.parallel.context import all_gather, reduce_scatter
 from rampcli.parallel.mesh import PIPELINE, REPLICATE
 
-Function = Callable[..., dist.Work | None]
+CollectiveCall = Callable[..., dist.Work | None]
 """Fills a tensor from another one: `function(output, input, group=group, **options)`."""
 
 
@@ -30,7 +30,7 @@ class Collective:
         prepare: called before buffers for it are allocated.
     """
 
-    run: Function
+    run: CollectiveCall
     prepare: Callable[[], None] = lambda: None
 
     def allocate(self, size: Sequence[int], **kind: Any) -> Tensor:

@@ -34,7 +34,7 @@ ALLOCATION_FAILED = (
 
 Libraries besides torch allocate on a GPU too, and torch passes their words on.
 """
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 def device_here(accelerator: Accelerator) -> torch.device:
@@ -213,11 +213,11 @@ class RankError(Exception):
 
 
 def on_all_ranks(
-    work: Callable[[], Result],
+    work: Callable[[], T],
     *,
     group: dist.ProcessGroup | None = None,
     errors: tuple[type[Exception], ...] = (Exception,),
-) -> Result:
+) -> T:
     """Runs `work` on every rank and returns this rank's result. Every rank calls this.
 
     Args:

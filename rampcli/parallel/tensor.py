@@ -37,7 +37,7 @@ def _gathered_input(module: nn.Module) -> ParallelStyle:
     )
 
 
-STYLES: dict[str, Callable[[nn.Module], ParallelStyle]] = {
+PARALLEL_STYLES: dict[str, Callable[[nn.Module], ParallelStyle]] = {
     "gathered_input": _gathered_input,
     "columns": lambda _: ColwiseParallel(),
     "rows": lambda _: RowwiseParallel(output_layouts=Shard(1)),
@@ -64,7 +64,7 @@ def plan_of(model: nn.Module) -> dict[str, ParallelStyle]:
         for child, style in declared.items():
             name = ".".join(part for part in (parent, child) if part)
             if name in modules:
-                plan[name] = STYLES[style](modules[name])
+                plan[name] = PARALLEL_STYLES[style](modules[name])
     return plan
 
 

@@ -15,7 +15,7 @@ from rampcli.config.translate import translate, without_alternatives
 from rampcli.errors import ErrorReport
 from rampcli.estimate.model_size import model_size
 from rampcli.planning.phase_rates import continues_rate
-from rampcli.planning.retuning import RETUNE, Retuning, Rule, TiedSetting
+from rampcli.planning.retuning import RETUNE, RetunedSetting, Retuning, TiedSetting
 from rampcli.planning.run_plan import Resolved, ResolvedPhase, run_plan
 from rampcli.schedule.couplings import coupling_factor
 from rampcli.settings.by_key import leaves
@@ -35,7 +35,7 @@ FEWEST_PARAMETERS, MOST_PARAMETERS = 111e6, 3.3e9
 """Sizes of the smallest and the largest model of arXiv 2505.13738."""
 FOLLOWING = ("proposed", "applied")
 """States of a setting that follows its rule."""
-UNKNOWN = {
+NO_RULE = {
     OptimConfig.lr: "no rule is agreed on for Muon: arXiv 2602.03001 takes the square root, arXiv"
     " 2505.02222 finds Muon less sensitive to the batch than AdamW, arXiv 2510.09378 does not",
     OptimConfig.weight_decay: "its rule, arXiv 2505.13738, is one of AdamW",
@@ -80,7 +80,7 @@ class _Part:
         """Settings that the phase sets itself."""
         return frozenset() if self.phase is None else self.like.own
 
-    def state(self, rule: Rule) -> str:
+    def state(self, rule: RetunedSetting) -> str:
         """Returns the state of a tied setting."""
         stack = stack_of(self.config)
         if rule.value is None:
@@ -165,7 +165,7 @@ def _retuning(part: _Part, theirs: _Part, recipe: Resolved, changed: Collection[
         changed: settings of a phase that would have the values that another batch gives the run.
     """
 
-    def kept(rule: Rule) -> Rule:
+    def kept(rule: RetunedSetting) -> RetunedSetting:
         if rule.value is not None or rule.key not in changed:
             return rule
         return replace(rule, value=values[rule.key])
@@ -208,7 +208,7 @@ def _plan_alone(recipe: Config) -> Resolved:
     return run_plan(without_alternatives(stack).config())
 
 
-def _rules(part: _Part, theirs: _Part, recipe: Resolved) -> Iterator[Rule]:
+def _rules(part: _Part, theirs: _Part, recipe: Resolved) -> Iterator[RetunedSetting]:
     """Yields what the rules say about the recipe's settings."""
     config, optim = part.config, theirs.config.optim
     factor, optimizer = part.batch / theirs.batch, config.optim.optimizer
@@ -218,13 +218,15 @@ def _rules(part: _Part, theirs: _Part, recipe: Resolved) -> Iterator[Rule]:
     lr_factor = rate.value / optim.lr if rate.value and optim.lr else 1.0
     if follows:
         floor = _rounded(optim.min_lr * lr_factor)
-        yield Rule(key=OptimConfig.min_lr, value=floor, rule=f"the same share of {OptimConfig.lr}")
+        yield RetunedSetting(
+            key=OptimConfig.min_lr, value=floor, rule=f"the same share of {OptimConfig.lr}"
+        )
     if optimizer in OPTIMIZERS:  # in each of them, AdamW has some parameters
         is_tested = max(part.batch, theirs.batch) <= MOST_BATCH
         yield _rule_of_beta2(optim.beta2, factor, is_tested=is_tested)
     if optimizer == "adamw" and not follows and rate.value != config.optim.lr:
         # With another rate, the rule would answer that rate and not the batch.
-        yield Rule(
+        yield RetunedSetting(
             key=OptimConfig.weight_decay,
             value=None,
             rule=f"its rule needs {OptimConfig.lr} to follow the batch, and {OptimConfig.lr} stays"
@@ -233,10 +235,12 @@ def _rules(part: _Part, theirs: _Part, recipe: Resolved) -> Iterator[Rule]:
     elif optimizer == "adamw":
         yield _rule_of_decay(config, optim.weight_decay * factor / lr_factor)
     elif optimizer == "muon":
-        yield Rule(key=OptimConfig.weight_decay, value=None, rule=UNKNOWN[OptimConfig.weight_decay])
+        yield RetunedSetting(
+            key=OptimConfig.weight_decay, value=None, rule=NO_RULE[OptimConfig.weight_decay]
+        )
     if optim.warmup_steps and (part.phase is None or rate.value is not None):
         samples = recipe.plan.ramp.samples_after(optim.warmup_steps)
-        yield Rule(
+        yield RetunedSetting(
             key=OptimConfig.warmup_steps,
             sets=OptimConfig.warmup_samples,
             value=samples,
@@ -259,7 +263,7 @@ def _rate_elsewhere(part: _Part) -> str | None:
     return None
 
 
-def _rule_of_rate(part: _Part, recipe: Config, factor: float) -> Rule:
+def _rule_of_rate(part: _Part, recipe: Config, factor: float) -> RetunedSetting:
     """Returns the rule for the learning rate: the exponent of the coupling, or the square root.
 
     No rule leads from the rate of one optimiser to that of another.
@@ -267,20 +271,20 @@ def _rule_of_rate(part: _Part, recipe: Config, factor: float) -> Rule:
     optimizer, coupling = part.config.optim.optimizer, part.config.schedule.batch_coupling
     recipe_lr, recipe_optimizer = recipe.optim.lr, recipe.optim.optimizer
     if (elsewhere := _rate_elsewhere(part)) is not None:
-        return Rule(key=OptimConfig.lr, value=None, rule=elsewhere)
+        return RetunedSetting(key=OptimConfig.lr, value=None, rule=elsewhere)
     if optimizer != recipe_optimizer:
         unknown = f"the recipe's rate is one for {recipe_optimizer}, and this run has {optimizer}"
-        return Rule(key=OptimConfig.lr, value=None, rule=unknown)
+        return RetunedSetting(key=OptimConfig.lr, value=None, rule=unknown)
     if coupling != "none":
         value = _rounded(recipe_lr * coupling_factor(coupling, factor))
-        return Rule(
+        return RetunedSetting(
             key=OptimConfig.lr, value=value, rule=f"as {ScheduleConfig.batch_coupling}={coupling}"
         )
     if optimizer != "adamw":
         unknown = f"no rule is known for optim.optimizer={optimizer}"
-        known = UNKNOWN[OptimConfig.lr] if optimizer == "muon" else unknown
-        return Rule(key=OptimConfig.lr, value=None, rule=known)
-    return Rule(
+        known = NO_RULE[OptimConfig.lr] if optimizer == "muon" else unknown
+        return RetunedSetting(key=OptimConfig.lr, value=None, rule=known)
+    return RetunedSetting(
         key=OptimConfig.lr,
         value=_rounded(recipe_lr * sqrt(factor)),
         rule=f"the square root of {factor:.4g}x the batch",
@@ -291,14 +295,14 @@ def _rule_of_rate(part: _Part, recipe: Config, factor: float) -> Rule:
     )
 
 
-def _rule_of_beta2(beta2: float, factor: float, *, is_tested: bool) -> Rule:
+def _rule_of_beta2(beta2: float, factor: float, *, is_tested: bool) -> RetunedSetting:
     """Returns the rule for AdamW's second decay rate."""
     value = float(f"{1 - _rounded(1 - beta2**factor):.12g}")
     if value < LEAST_BETA2 and value != beta2:
         exact = f"{beta2**factor:.2g}"
         unknown = f"the same half-life in samples would be {exact}, an average over one step or so"
-        return Rule(key=OptimConfig.beta2, value=None, rule=unknown)
-    return Rule(
+        return RetunedSetting(key=OptimConfig.beta2, value=None, rule=unknown)
+    return RetunedSetting(
         key=OptimConfig.beta2,
         value=value,
         rule="the same half-life in samples",
@@ -307,10 +311,10 @@ def _rule_of_beta2(beta2: float, factor: float, *, is_tested: bool) -> Rule:
     )
 
 
-def _rule_of_decay(config: Config, value: float) -> Rule:
+def _rule_of_decay(config: Config, value: float) -> RetunedSetting:
     """Returns the rule for the weight decay."""
     is_tested = FEWEST_PARAMETERS <= model_size(config).parameters <= MOST_PARAMETERS
-    return Rule(
+    return RetunedSetting(
         key=OptimConfig.weight_decay,
         value=_rounded(value),
         rule="the same average of weights in samples",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rampcli.config.layers import PLAN, Entry, Layer, Precedence, stack_of
+from rampcli.config.layers import PLAN_PLACE, Entry, Layer, Precedence, stack_of
 from rampcli.estimate.layer_memory import gradient_bytes, needs_fsdp
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.machine.gpus import visible_gpus
@@ -23,18 +23,18 @@ reaches, where no throughput is known."""
 def is_chosen_by_plan(config: Config, key: str) -> bool:
     """Returns whether nobody has set a setting that the plan chooses."""
     entry = stack_of(config).entry(key)
-    return entry.value is None or entry.place == PLAN
+    return entry.value is None or entry.place == PLAN_PLACE
 
 
 def with_choice(phase: ResolvedPhase, key: str, value: Any) -> ResolvedPhase:
     """Returns the phase with a value that the plan chose."""
-    layer = Layer(PLAN, Precedence.USER, {key: Entry(value, PLAN, by=PLAN)})
+    layer = Layer(PLAN_PLACE, Precedence.USER, {key: Entry(value, PLAN_PLACE, by=PLAN_PLACE)})
     return replace(phase, config=stack_of(phase.config).above(layer).config())
 
 
 def with_choices(phase: ResolvedPhase) -> ResolvedPhase:
     """Returns the phase with the plan's choices for settings that are null."""
-    for key, choose in CHOICES.items():
+    for key, choose in CHOOSERS.items():
         if is_chosen_by_plan(phase.config, key):
             phase = with_choice(phase, key, choose(phase))
     return phase
@@ -197,7 +197,7 @@ def _compiles(phase: ResolvedPhase) -> bool:
     )
 
 
-CHOICES: dict[str, Callable[[ResolvedPhase], Any]] = {
+CHOOSERS: dict[str, Callable[[ResolvedPhase], Any]] = {
     TrainerConfig.accumulate_reduce: _reduction,
     TrainerConfig.compile: _compiles,
 }

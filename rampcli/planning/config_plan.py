@@ -6,7 +6,7 @@ from rampcli.batch.micro_batch import LARGEST, UNLIMITED
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.pairs import PROMPTS_KEY, PairSettings
 from rampcli.batch.plan import GLOBAL_KEY, SAMPLE_UNIT, ParallelSizes
-from rampcli.batch.position import START, Goal, Position
+from rampcli.batch.position import RUN_START, Goal, RunPosition
 from rampcli.batch.run_settings import BatchSettings
 from rampcli.batch.throughput import (
     EFFICIENCY_KEY,
@@ -28,9 +28,9 @@ def plan_config(
     *,
     ends: Sequence[Goal],
     phase: str | None = None,
-    before: Position = START,
+    before: RunPosition = RUN_START,
     number: int = 0,
-    first: Position = START,
+    first: RunPosition = RUN_START,
     first_stage: int = 0,
 ) -> PhasePlan:
     """Plans a phase. A run of reinforcement learning is planned in prompts.

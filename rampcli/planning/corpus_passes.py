@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from math import prod
 
 from rampcli.batch.interleaving import count_by_share
-from rampcli.batch.quantities import counted, listed, shorten
+from rampcli.batch.quantities import MOST_NAMED, counted, listed, shorten
 from rampcli.config.file_facts import CorpusFacts
-from rampcli.config.phases import MOST_NAMED, phases_named
+from rampcli.config.phases import phases_named
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.settings.rl import unit_of
 

@@ -15,7 +15,7 @@ from rampcli.config.extension_settings import extension_function
 from rampcli.config.layers import sources_named
 from rampcli.config.phases import PhaseSettings, sets_rate
 from rampcli.errors import UsageError, set_to
-from rampcli.plugins.extensions import DECAY_STYLE
+from rampcli.plugins.extensions import DECAY_STYLE_KEY
 from rampcli.schedule.learning_rate import DECAY_STYLES, WSD_SHARE, LearningRate
 from rampcli.settings.config import Config
 from rampcli.settings.data import DataConfig
@@ -122,7 +122,7 @@ def _schedule(
             first_count + (stage.first_sample - first_sample) * counts_per_sample
             for stage in phase.extents
         ),
-        own_decay=extension_function(DECAY_STYLE, schedule.decay_style, schedule),
+        own_decay=extension_function(DECAY_STYLE_KEY, schedule.decay_style, schedule),
         first_sample=first_sample,
         first_count=first_count,
         counts_per_sample=counts_per_sample,

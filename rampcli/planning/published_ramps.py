@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from rampcli.batch.position import STEPS
+from rampcli.batch.position import STEPS_UNIT
 from rampcli.batch.ramp import RampSchedule, RampStage
 from rampcli.batch.step_schedule import from_step_schedule, threshold_unit
 from rampcli.errors import RampcliError, UsageError, shown, typeable
@@ -17,7 +17,7 @@ from rampcli.settings.optim import OptimConfig
 from rampcli.settings.optimizers import OPTIMIZERS
 from rampcli.settings.trainer import TrainerConfig
 
-MOST_BYTES = 100_000
+MOST_RAMPS_BYTES = 100_000
 DEFAULT_RECIPE = "llama3_tiny"
 """Recipe of a ramp whose model is not described. Its plan shows batches and steps only."""
 
@@ -99,7 +99,7 @@ class PublishedRamp:
             return replace(changed, ramp=ramp, batch=self.batch * old // new)
         assert self.schedule is not None
         unit = threshold_unit(self.schedule)
-        if unit == STEPS:
+        if unit == STEPS_UNIT:
             starts = [stage.first_step for stage in self.stages]
         else:
             in_tokens = from_step_schedule(self.schedule, sequence_length=1)
@@ -148,7 +148,7 @@ class PublishedRamp:
 @cache
 def published_ramps() -> dict[str, PublishedRamp]:
     """Returns the ramps of conf/ramps.yaml by name."""
-    _, root = plain_yaml.read(bundled("conf") / "ramps.yaml", most_bytes=MOST_BYTES)
+    _, root = plain_yaml.read(bundled("conf") / "ramps.yaml", most_bytes=MOST_RAMPS_BYTES)
     return {
         name: PublishedRamp(name=name, **facts)
         for name, facts in plain_yaml.values_of(root).items()

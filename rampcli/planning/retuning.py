@@ -10,7 +10,7 @@ RETUNE = "--retune"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class RetunedSetting:
     """The value that a rule gives a setting.
 
     Attributes:
@@ -31,7 +31,7 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TiedSetting(Rule):
+class TiedSetting(RetunedSetting):
     """A setting that is tied to the batch.
 
     Attributes:

@@ -20,15 +20,22 @@ from rampcli.batch.averages import (
 from rampcli.batch.loading import count_readers, samples_to_load
 from rampcli.batch.pairs import PairBatch
 from rampcli.batch.pipeline import check_pipeline
-from rampcli.batch.position import SAMPLES, START, STEPS, TOKENS, Goal, Position, parse_goal
-from rampcli.batch.quantities import as_written, listed
+from rampcli.batch.position import (
+    RUN_START,
+    SAMPLES_UNIT,
+    STEPS_UNIT,
+    TOKENS_UNIT,
+    Goal,
+    RunPosition,
+    parse_goal,
+)
+from rampcli.batch.quantities import MOST_NAMED, as_written, listed
 from rampcli.batch.ramp import StageExtent
 from rampcli.batch.throughput import check_curve
 from rampcli.batch.training_plan import PhasePlan, StagePlan, TrainingPlan
 from rampcli.config.file_facts import FileFacts
 from rampcli.config.layers import sources_named, stack_of
 from rampcli.config.phases import (
-    MOST_NAMED,
     PhaseErrors,
     PhaseSettings,
     refuse_phases,
@@ -242,7 +249,7 @@ def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
     settings = settings_of_phases(config)
     report, errors = ErrorReport(_misfits(config, settings)), PhaseErrors()
     planned: list[tuple[PhaseSettings, PhasePlan, ReadingStart]] = []
-    first, readings = START, Readings()
+    first, readings = RUN_START, Readings()
     end_of_run = next(iter(_ends_of_run(config).values()), None)
     for number, one in enumerate(settings):
         if _is_reached(end_of_run, first):
@@ -253,7 +260,7 @@ def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
             plan_from = partial(
                 plan_config,
                 one.config,
-                before=START if sets_batch(one.own) else first,
+                before=RUN_START if sets_batch(one.own) else first,
                 ends=_ends(one, first, end_of_run, is_last=is_last),
                 phase=one.name,
                 number=number,
@@ -368,19 +375,19 @@ def _ends_of_run(config: Config) -> dict[str, Goal]:
     """Returns where the settings of a run end it, apart from its phases, by key. One is allowed."""
     trainer = config.trainer
     counts = {
-        TrainerConfig.max_steps: (STEPS, trainer.max_steps),
-        TrainerConfig.max_samples: (SAMPLES, trainer.max_samples),
-        TrainerConfig.max_tokens: (TOKENS, trainer.max_tokens),
+        TrainerConfig.max_steps: (STEPS_UNIT, trainer.max_steps),
+        TrainerConfig.max_samples: (SAMPLES_UNIT, trainer.max_samples),
+        TrainerConfig.max_tokens: (TOKENS_UNIT, trainer.max_tokens),
     }
     return {key: Goal(unit, count) for key, (unit, count) in counts.items() if count is not None}
 
 
-def _is_reached(goal: Goal | None, position: Position | None) -> bool:
+def _is_reached(goal: Goal | None, position: RunPosition | None) -> bool:
     return goal is not None and position is not None and position.count(goal.unit) >= goal.count
 
 
 def _ends(
-    one: PhaseSettings, first: Position, end_of_run: Goal | None, *, is_last: bool
+    one: PhaseSettings, first: RunPosition, end_of_run: Goal | None, *, is_last: bool
 ) -> list[Goal]:
     """Returns where a phase ends, counted from its beginning.
 
@@ -408,16 +415,16 @@ def _ends(
     return [Goal(goal.unit, goal.count - first.count(goal.unit)) for goal in goals]
 
 
-def _guess(one: PhaseSettings, first: Position) -> Position | None:
+def _guess(one: PhaseSettings, first: RunPosition) -> RunPosition | None:
     """Returns about where a phase ends that cannot be planned, or None if that is unknown."""
     try:
         goal = parse_goal(one.until or "", key=UNTIL)
     except UsageError:
         return None
-    if goal.unit == TOKENS:
+    if goal.unit == TOKENS_UNIT:
         length = one.config.data.sequence_length
         more = max(0, goal.count - first.tokens) // length
-        return Position(samples=first.samples + more, steps=first.steps + 1, tokens=goal.count)
+        return RunPosition(samples=first.samples + more, steps=first.steps + 1, tokens=goal.count)
     return replace(first, **{goal.unit: max(goal.count, first.count(goal.unit))})
 
 

@@ -30,17 +30,17 @@ EXTENSIONS_VARIABLE = "RAMPCLI_EXTENSIONS"
 
 Commands, workers, trackers and jobs import them. A module that registers an extension is added.
 """
-OPTIMIZER, DECAY_STYLE = "optim.optimizer", "schedule.decay_style"
-MODEL, DATA_SOURCE = "model.family", "data.source"
-OBSERVER, TRACKER, REWARD = "logging.observers", "logging.trackers", "rl.reward"
+OPTIMIZER_KEY, DECAY_STYLE_KEY = "optim.optimizer", "schedule.decay_style"
+FAMILY_KEY, SOURCE_KEY = "model.family", "data.source"
+OBSERVERS_KEY, TRACKERS_KEY, REWARD_KEY = "logging.observers", "logging.trackers", "rl.reward"
 ENTRY_POINTS = {
-    OPTIMIZER: "rampcli.optimizers",
-    DECAY_STYLE: "rampcli.decay_styles",
-    MODEL: "rampcli.models",
-    DATA_SOURCE: "rampcli.data_sources",
-    OBSERVER: "rampcli.observers",
-    TRACKER: "rampcli.trackers",
-    REWARD: "rampcli.rewards",
+    OPTIMIZER_KEY: "rampcli.optimizers",
+    DECAY_STYLE_KEY: "rampcli.decay_styles",
+    FAMILY_KEY: "rampcli.models",
+    SOURCE_KEY: "rampcli.data_sources",
+    OBSERVERS_KEY: "rampcli.observers",
+    TRACKERS_KEY: "rampcli.trackers",
+    REWARD_KEY: "rampcli.rewards",
 }
 """Groups of entry points by the setting that names an extension."""
 
@@ -119,7 +119,7 @@ def find(key: str, name: str) -> Extension | None:
     if (key, name) not in REGISTERED:
         load_trusted()
     if (key, name) not in REGISTERED and (point := entry_point(key, name)) is not None:
-        load(point.module)
+        import_source(point.module)
         if (key, name) not in REGISTERED:
             raise UsageError(
                 f"the entry point {name} in {point.group} names {point.value}, which does not"
@@ -161,7 +161,7 @@ def load_trusted() -> None:
         UsageError: one of them cannot be imported.
     """
     for source in _trusted():
-        load(source)
+        import_source(source)
 
 
 def _trusted() -> list[str]:
@@ -175,7 +175,7 @@ def is_file(source: str) -> bool:
     return source.endswith(".py")
 
 
-def load(source: str) -> ModuleType:
+def import_source(source: str) -> ModuleType:
     """Imports a file that ends in `.py`, or a module, unless that has been done.
 
     The folder of a file is importable, after all other folders: it cannot replace a package.

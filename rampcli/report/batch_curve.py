@@ -12,11 +12,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from rampcli.batch.quantities import listed
+from rampcli.batch.quantities import MOST_NAMED, listed
 from rampcli.errors import visible
 from rampcli.report.plan_tables import as_hours
 from rampcli.report.tables import build_table, count, share
-from rampcli.report.target_loss import MOST_NAMED, TimeToTarget
+from rampcli.report.target_loss import TimeToTarget
 from rampcli.settings.by_key import changes
 from rampcli.settings.facts import BATCH, LENGTH, RESULT, VALIDATION
 from rampcli.settings.trainer import TrainerConfig
@@ -26,7 +26,7 @@ TUNED = ("optim.", "schedule.", "seed", TrainerConfig.gradient_clip_val)
 COARSE_SHARE = 0.1
 """Share of the steps to the target without a measurement from which on a note says so."""
 BAR_WIDTH = 24
-LEFT_OUT: dict[str, Callable[[TimeToTarget], bool]] = {
+LEFT_OUT_FOR: dict[str, Callable[[TimeToTarget], bool]] = {
     "from a checkpoint of another run: hours before it are unknown": lambda one: one.first_step > 0,
     "whose batch changes": lambda one: len(one.batches) > 1,
     "with this loss at the first measurement": lambda one: (
@@ -88,7 +88,7 @@ def batch_curve(results: Sequence[TimeToTarget], differing: Collection[str]) -> 
     left_out = dict[str, list[str]]()
     usable, runs = list[TimeToTarget](), Counter[int]()
     for one in results:
-        reason = next((reason for reason, holds in LEFT_OUT.items() if holds(one)), None)
+        reason = next((reason for reason, holds in LEFT_OUT_FOR.items() if holds(one)), None)
         if reason is not None:
             left_out.setdefault(reason, []).append(one.name)
             continue

@@ -8,7 +8,7 @@ from rampcli.batch.training_plan import TrainingPlan
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
 from rampcli.settings.optim import OptimConfig, ScheduleConfig
 
-MOST_SHOWN = 10
+MOST_STAGE_VALUES = 10
 """Most stages whose values a line or a cell shows."""
 COUPLED = {
     "lr_factor": ("factor of the learning rate", "lr factor", 3),
@@ -16,7 +16,7 @@ COUPLED = {
     "weight_decay": ("weight decay", "weight decay", 3),
 }
 """Figures of a stage: their names in lines and in columns, and the digits of their numbers."""
-MOST_DIGITS = 9
+COMPARED_DIGITS = 9
 """Digits in which numbers are compared."""
 
 
@@ -72,7 +72,7 @@ def _compared(
 
 def _digits(value: float) -> float:
     """Returns a value without the noise of its last digits."""
-    return float(f"{value:.{MOST_DIGITS}g}")
+    return float(f"{value:.{COMPARED_DIGITS}g}")
 
 
 def coupling_lines(resolved: Resolved) -> list[str]:
@@ -89,7 +89,7 @@ def coupling_lines(resolved: Resolved) -> list[str]:
         for name, (_, _, digits) in shown.items()
     }
     return [
-        f"{title} by stage: {listed(texts[name], most=MOST_SHOWN)}"
+        f"{title} by stage: {listed(texts[name], most=MOST_STAGE_VALUES)}"
         for name, (title, _, _) in shown.items()
     ]
 
@@ -157,7 +157,11 @@ def differing_couplings(plans: Mapping[str, Resolved]) -> dict[str, dict[str, st
         distinct = len(set(numbers.values()))
         if distinct < 2:
             continue
-        tries = [(n, most) for most in (MOST_SHOWN, None) for n in range(digits, MOST_DIGITS + 1)]
+        tries = [
+            (n, most)
+            for most in (MOST_STAGE_VALUES, None)
+            for n in range(digits, COMPARED_DIGITS + 1)
+        ]
         for n, most in tries:
             texts = {plan: _cell(values, n, most) for plan, values in numbers.items()}
             if len(set(texts.values())) == distinct:

@@ -22,7 +22,7 @@ from rampcli.settings.rl import RLConfig, max_response_tokens, unit_of
 from rampcli.settings.unknown_keys import unknown_key
 from rampcli.words import DERIVED, FOREIGN, SPELLINGS
 
-MOST_OFFERED = 4
+MOST_REMEDIES = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,7 +204,7 @@ def _no_phase(key: str, name: str, inside: str, resolved: Resolved) -> UsageErro
     return UsageError(
         f"the run has no phase {name}{has}",
         keys=(key,),
-        remedy=[f"rampcli explain {phase_key(one, inside)}" for one in names[:MOST_OFFERED]]
+        remedy=[f"rampcli explain {phase_key(one, inside)}" for one in names[:MOST_REMEDIES]]
         or f"rampcli explain {key} {phase_key(name, UNTIL)}=7.5T",
     )
 
@@ -254,7 +254,7 @@ def with_provenance(resolved: Resolved, section: str = "") -> str:
     """
     stack, known = stack_of(resolved.config), derived(resolved)
     values = dict(leaves(resolved.config))
-    shown_part = section_of(nest(values), section)
+    shown_part = subtree(nest(values), section)
     if isinstance(shown_part, Mapping):
         lines = list(_lines(shown_part, section and f"{section}.", 0))
     else:
@@ -268,7 +268,7 @@ def with_provenance(resolved: Resolved, section: str = "") -> str:
     )
 
 
-def section_of(tree: Mapping[str, Any], section: str) -> Any:
+def subtree(tree: Mapping[str, Any], section: str) -> Any:
     """Returns a section or a setting of a tree, by its dotted key; the tree if the key is empty.
 
     Raises:

@@ -13,7 +13,7 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows
 from rampcli.settings.rl import RLConfig
 
-STEPS = 20
+TIMED_STEPS = 20
 """Last steps of a run that times are taken from."""
 
 
@@ -37,7 +37,7 @@ def overlap_lines(resolved: Resolved, batch: PairBatch) -> list[str]:
         row
         for row in read_rows(RunDirectory(resolved.run_dir).metrics)
         if "rollout_s" in row and row.get("pairs") == batch.pairs
-    ][-STEPS:]
+    ][-TIMED_STEPS:]
     if rows:
         lines += _measured_lines(rows, resolved, batch)
     return lines
@@ -50,7 +50,7 @@ def overlap_result(metrics: Mapping[str, Any]) -> str | None:
         metrics: columns of metrics.jsonl, as `read_run` returns them.
     """
     ranks = metrics.get("rollout_ranks", ())
-    rows = [row for row, count in enumerate(ranks) if count > 0][-STEPS:]
+    rows = [row for row, count in enumerate(ranks) if count > 0][-TIMED_STEPS:]
     if not rows:
         return None
     taken, predicted, rollout_s, training_s = (

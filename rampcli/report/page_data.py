@@ -13,7 +13,7 @@ from rampcli.errors import printable, shown
 from rampcli.report.standstill_text import standstill_text
 from rampcli.runs.decimation import RowNumbers, bucket_edges, fill_buckets
 from rampcli.runs.event_kinds import EVALUATED, LOSSES_OF_AVERAGES
-from rampcli.runs.events import Point, RunEvents, thin
+from rampcli.runs.events import EventPoint, RunEvents, thin
 from rampcli.runs.facts import is_training
 from rampcli.runs.followed_run import FollowedRun
 from rampcli.runs.metrics import charts_of, tiles_of
@@ -23,7 +23,7 @@ from rampcli.runs.standstill import find_standstill
 
 DEFAULT_BUCKETS, MOST_BUCKETS = 1200, 4000
 """Points per curve that a page gets, and at most asks for."""
-AXES = ("samples", "tokens", "steps", "time")
+X_AXES = ("samples", "tokens", "steps", "time")
 HISTOGRAM_BARS = 40
 HISTOGRAM_STEPS = 200_000
 """Steps that a histogram counts. Of more, every n-th is counted."""
@@ -37,7 +37,7 @@ class View:
     """The part of a run that a page shows.
 
     Attributes:
-        axis: one of `AXES`, on which `low` and `high` are places; None for no limit.
+        axis: one of `X_AXES`, on which `low` and `high` are places; None for no limit.
         buckets: most points per curve.
     """
 
@@ -124,7 +124,7 @@ class _Places:
 
     def at(self, rows: RowNumbers) -> dict[str, list[float | None]]:
         """Returns the places of some rows on all axes."""
-        return {axis: _numbers(self.columns[axis][rows], digits=15) for axis in AXES}
+        return {axis: _numbers(self.columns[axis][rows], digits=15) for axis in X_AXES}
 
     def rows_of(self, view: View) -> tuple[int, int]:
         """Returns the first row in view and the row behind the last, with a neighbour each."""
@@ -155,7 +155,7 @@ class _Places:
             if "time" in self.run.columns and self.started is not None
             else self._at_steps("time", steps),
         }
-        return {axis: _numbers(places[axis], digits=15) for axis in AXES}
+        return {axis: _numbers(places[axis], digits=15) for axis in X_AXES}
 
     def _at_steps(self, axis: str, steps: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.rows == 0:
@@ -189,7 +189,7 @@ def _series(
 ) -> dict[str, Any]:
     """Returns the charted columns of some rows, in buckets if there are many."""
     if end <= first:
-        return {"x": {axis: [] for axis in AXES}, "columns": {}, "bucket_rows": 0}
+        return {"x": {axis: [] for axis in X_AXES}, "columns": {}, "bucket_rows": 0}
     edges = bucket_edges(first, end, most=max(1, min(buckets, MOST_BUCKETS)))
     is_whole = len(edges) - 1 == end - first
     columns = {}
@@ -210,7 +210,7 @@ def _trained(run: FollowedRun, spans: Spans, places: _Places) -> dict[str, Any]:
     `edges` has one place more than there are parts, on each axis.
     """
     if len(spans.starts) == 0:
-        return {"parts": [], "edges": {axis: [] for axis in AXES}}
+        return {"parts": [], "edges": {axis: [] for axis in X_AXES}}
     tokens, steps_s = spans.seconds("tokens_per_s")
     with np.errstate(all="ignore"):  # seconds that a damaged file has may be too small to divide by
         rates = tokens / steps_s
@@ -230,7 +230,7 @@ def _trained(run: FollowedRun, spans: Spans, places: _Places) -> dict[str, Any]:
     ]
     at = places.at(spans.ends - 1)
     begin = _beginnings(run, places)
-    return {"parts": parts, "edges": {axis: [begin[axis], *at[axis]] for axis in AXES}}
+    return {"parts": parts, "edges": {axis: [begin[axis], *at[axis]] for axis in X_AXES}}
 
 
 def _beginnings(run: FollowedRun, places: _Places) -> dict[str, float]:
@@ -260,7 +260,7 @@ def _curves(events: RunEvents, places: _Places) -> dict[str, Any]:
     return {name: _curve(*found, places) for name, found in curves.items()}
 
 
-def _curve(points: list[Point], column: str, places: _Places) -> dict[str, Any]:
+def _curve(points: list[EventPoint], column: str, places: _Places) -> dict[str, Any]:
     """Returns a curve: the places and values of its points, and the last value that is known."""
     shown = thin(points)
     values = [point[column] for point in shown]

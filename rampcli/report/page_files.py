@@ -17,7 +17,7 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.runs.followed_run import FollowedRun
 
 PAGE = Path(__file__).with_name("page")
-STYLES = ("uplot/uPlot.min.css", "page.css")
+STYLESHEETS = ("uplot/uPlot.min.css", "page.css")
 SCRIPTS = (
     "uplot/uPlot.iife.min.js",
     "format.js",
@@ -33,7 +33,7 @@ SCRIPTS = (
 """In the order in which they are run: each may use what those before it define."""
 REPORT_BUCKETS = 2000
 """Points per curve. A report cannot fetch more when a reader zooms, so it has more than a page."""
-KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+MIME_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
 
 
 @cache
@@ -43,12 +43,15 @@ def _text(name: str) -> str:
 
 def static_files() -> dict[str, tuple[str, bytes]]:
     """Returns the type and the content of the page's styles and scripts, by name."""
-    return {name: (KINDS[Path(name).suffix], _text(name).encode()) for name in (*STYLES, *SCRIPTS)}
+    return {
+        name: (MIME_TYPES[Path(name).suffix], _text(name).encode())
+        for name in (*STYLESHEETS, *SCRIPTS)
+    }
 
 
 def live_page() -> bytes:
     """Returns the page that asks a server for its data."""
-    links = [f'<link rel="stylesheet" href="{name}">' for name in STYLES]
+    links = [f'<link rel="stylesheet" href="{name}">' for name in STYLESHEETS]
     scripts = [f'<script defer src="{name}"></script>' for name in SCRIPTS]
     return _fill(title="Runs", head=[*links, *scripts], data="").encode()
 
@@ -84,7 +87,7 @@ def _report_page(report: dict[str, Any]) -> bytes:
 
     Its policy allows only these scripts, so that no text of a run can run as one.
     """
-    styles, scripts = ([_text(name) for name in names] for names in (STYLES, SCRIPTS))
+    styles, scripts = ([_text(name) for name in names] for names in (STYLESHEETS, SCRIPTS))
     policy = (
         f"default-src 'none'; script-src {_hashes(scripts)}; style-src {_hashes(styles)};"
         " img-src data:; base-uri 'none'; form-action 'none'"

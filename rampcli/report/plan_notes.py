@@ -10,7 +10,7 @@ from rampcli.batch.noise_scale import NOISE_KEY, groups_per_step
 from rampcli.batch.notes import accumulation_notes
 from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.batch.plan import MICRO_KEY
-from rampcli.batch.quantities import listed
+from rampcli.batch.quantities import MOST_NAMED, listed
 from rampcli.batch.ramp import StageExtent
 from rampcli.batch.throughput import Basis
 from rampcli.batch.training_plan import PhasePlan, StagePlan
@@ -29,7 +29,6 @@ from rampcli.settings.trainer import TrainerConfig
 
 ESTIMATED, UNKNOWN = "~", "?"
 """Mark times that were not measured but follow from those of other sizes, and unknown ones."""
-MOST_SIZES = 6
 NOTED_SHARE = 0.01
 """Share of an average that the first weights may have at the end of a run, without a note."""
 
@@ -62,12 +61,12 @@ def throughput_notes(plans: Sequence[Resolved]) -> list[str]:
     notes = []
     if between := sizes.get(Basis.INTERPOLATED):
         notes.append(
-            f"no throughput was measured for {listed([*between], most=MOST_SIZES)} (micro batch x"
+            f"no throughput was measured for {listed([*between], most=MOST_NAMED)} (micro batch x"
             f" accumulation): the hours, marked {ESTIMATED} in tables, are interpolated"
         )
     if beyond := sizes.get(Basis.UNKNOWN):
         notes.append(
-            f"no throughput was measured for {listed([*beyond], most=MOST_SIZES)} (micro batch x"
+            f"no throughput was measured for {listed([*beyond], most=MOST_NAMED)} (micro batch x"
             f" accumulation), which is beyond the measured sizes: the hours, {UNKNOWN} in tables,"
             " are unknown"
         )
@@ -135,7 +134,7 @@ def _missing_notes(phase: ResolvedPhase) -> list[str]:
 
 
 def _stages_named(stages: Sequence[str]) -> str:
-    return f"{'stages' if len(stages) > 1 else 'stage'} {listed(stages, most=MOST_SIZES)}"
+    return f"{'stages' if len(stages) > 1 else 'stage'} {listed(stages, most=MOST_NAMED)}"
 
 
 def _is_assumed(stage: StagePlan, plan: PhasePlan) -> bool:

@@ -7,7 +7,7 @@ from functools import cache
 from rich.table import Table
 
 from rampcli.batch.loading import reader_of_each_host
-from rampcli.batch.quantities import as_written, counted, listed, shorten
+from rampcli.batch.quantities import MOST_NAMED, as_written, counted, listed, shorten
 from rampcli.batch.throughput import RESTART_KEY, Basis
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.layers import DEFAULT, stack_of
@@ -26,11 +26,10 @@ from rampcli.settings.rl import is_rl
 AT_LEAST = ">="
 """Marks a total that leaves out unknown hours."""
 BAR_WIDTH = 16
-MOST_UNKNOWN = 6
 MOST_READERS = 5
-MOST_ROWS = 60
+MOST_STAGE_ROWS = 60
 ROWS_AT_THE_ENDS = 20
-"""First and last stages to show of a plan with more than `MOST_ROWS` stages."""
+"""First and last stages to show of a plan with more than `MOST_STAGE_ROWS` stages."""
 CORPORA = "corpora, passes"
 RANKS_IN_PHASES = {
     **{"": 20, "from": 19, "dp": 18, "micro": 17, "GPU-hours": 16, "samples": 15, "tokens": 14},
@@ -40,7 +39,7 @@ RANKS_IN_PHASES = {
 """`Column.rank` of the columns of a run in phases. Others are never dropped."""
 MOST_NODES_SHOWN = 10
 """With more stages than this, a comparison shows the nodes of the first and the last alone."""
-COLUMNS = (
+PLAN_COLUMNS = (
     *("nodes", "GPUs", "batch", "prompts", "pairs", "micro", "accum", "bubble", "memory"),
     *("samples", "in all", "steps", "tokens", "hours", "GPU-hours"),
 )
@@ -79,7 +78,7 @@ def plan_table(resolved: Resolved, *, width: int, bars: bool = True) -> Table:
         resolved: configuration and plan.
         width: characters per line. Columns that do not fit are dropped, the bars first.
     """
-    columns = columns_of(resolved)[: None if bars else -1]
+    columns = plan_columns(resolved)[: None if bars else -1]
     if len(resolved.phases) > 1:
         columns = [replace(one, rank=RANKS_IN_PHASES.get(one.name, 0)) for one in columns]
     while _width(resolved.plan, columns) > width and any(column.rank for column in columns):
@@ -113,12 +112,12 @@ def _width(plan: TrainingPlan, columns: Sequence[Column]) -> int:
 
 def _shown_stages(plan: TrainingPlan) -> list[StagePlan | None]:
     """Returns all stages, or the first and last of very many with None in between."""
-    if len(plan.stages) <= MOST_ROWS:
+    if len(plan.stages) <= MOST_STAGE_ROWS:
         return list(plan.stages)
     return [*plan.stages[:ROWS_AT_THE_ENDS], None, *plan.stages[-ROWS_AT_THE_ENDS:]]
 
 
-def columns_of(resolved: Resolved) -> list[Column]:
+def plan_columns(resolved: Resolved) -> list[Column]:
     """Returns the columns of a plan in order; the last one holds the bars."""
     columns = [*_batch_columns(resolved), *_cost_columns(resolved)]
     return [column for column in columns if column.is_shown]
@@ -317,7 +316,7 @@ def _unknown_hours(plan: TrainingPlan) -> str:
     ]
     if not unknown or plan.end_sample is None or plan.known_s() is None:
         return ""
-    stages = f"{'stages' if len(unknown) > 1 else 'stage'} {listed(unknown, most=MOST_UNKNOWN)}"
+    stages = f"{'stages' if len(unknown) > 1 else 'stage'} {listed(unknown, most=MOST_NAMED)}"
     return f"; the total is a minimum: the hours of {stages} are unknown"
 
 
@@ -401,7 +400,7 @@ def comparison_table(
     if len({one["micro"] for one in cells.values()}) < 2:
         known.discard("micro")
     further = dict.fromkeys(column for one in added.values() for column in one)
-    columns = [*(name for name in COLUMNS if name in known), *further]
+    columns = [*(name for name in PLAN_COLUMNS if name in known), *further]
     table = build_table("", *columns, left=("", "nodes"))
     for name, _ in variants:
         if name in cells:
@@ -418,7 +417,10 @@ def _cells(resolved: Resolved) -> dict[str, str]:
     fullest, nodes = fullest_stage(resolved), [str(stage.num_nodes) for stage in plan.stages]
     if len(nodes) > MOST_NODES_SHOWN:
         nodes = [nodes[0], "...", nodes[-1]]
-    last, shown = plan.stages[-1], [one for one in columns_of(resolved) if one.name in COLUMNS]
+    last, shown = (
+        plan.stages[-1],
+        [one for one in plan_columns(resolved) if one.name in PLAN_COLUMNS],
+    )
     return {column.name: column.total or column.cell(last) for column in shown} | {
         "nodes": " ".join(nodes),
         "GPUs": str(plan.largest_world_size),

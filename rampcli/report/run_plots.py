@@ -21,10 +21,10 @@ from rampcli.runs.stages import Spans
 
 SAMPLES_COLUMN, TOKENS_COLUMN = "consumed_samples", "consumed_tokens"
 """Columns over which runs are drawn."""
-STYLES = ("-", "--", ":", "-.")
-MOST_POINTS = 2000
+LINE_STYLES = ("-", "--", ":", "-.")
+MOST_LINE_POINTS = 2000
 """Points of a line. Of a longer run, the mean of neighbouring steps is drawn."""
-WIDE = 10
+LOG_AXIS_FACTOR = 10
 """Values that span this factor or more get a logarithmic axis. Learning rates always do."""
 
 
@@ -49,7 +49,7 @@ def plot_runs(records: Sequence[RunRecord], path: Path) -> None:
         axes.set_axisbelow(True)
     has_noise, over = False, _axis(records)
     for number, record in enumerate(records):
-        style = {"color": str(0.6 * number / len(records)), "linestyle": STYLES[number % 4]}
+        style = {"color": str(0.6 * number / len(records)), "linestyle": LINE_STYLES[number % 4]}
         _draw_batch(panels[0], record, style, over=over, labelled=len(records) == 1)
         has_noise |= _draw_noise_scale(
             panels[0], record, style, over=over, labelled=len(records) == 1
@@ -135,7 +135,7 @@ def _draw_noise_scale(
         consumed = _numbers(record, SAMPLES_COLUMN)[measured]
         lengths = np.array([length_at(record.plan, int(one)) or np.nan for one in consumed])
         scale, low, high = scale * lengths, low * lengths, high * lengths
-    edges = bucket_edges(0, len(samples), most=MOST_POINTS)
+    edges = bucket_edges(0, len(samples), most=MOST_LINE_POINTS)
     samples = samples[edges[1:] - 1]
     scale, low, high = (bucket_means(column, edges) for column in (scale, low, high))
     axes.fill_between(samples, low, high, color=style["color"], alpha=0.2, linewidth=0)
@@ -148,7 +148,7 @@ def _draw_noise_scale(
 def _draw(axes: Axes, record: RunRecord, column: str, style: dict[str, Any], *, over: str) -> None:
     samples, values = _numbers(record, over), _numbers(record, column)
     if len(values):
-        edges = bucket_edges(0, len(values), most=MOST_POINTS)
+        edges = bucket_edges(0, len(values), most=MOST_LINE_POINTS)
         samples, values = samples[edges[1:] - 1], bucket_means(values, edges)
         axes.plot(samples, values, linewidth=1.2, **style)
 
@@ -201,11 +201,11 @@ def plot_sweep(results: Sequence[SweepResult], key: str, path: Path, *, title: s
             markersize=4,
             linewidth=1.2,
             color=str(0.6 * number / len(lines)),
-            linestyle=STYLES[number % len(STYLES)],
+            linestyle=LINE_STYLES[number % len(LINE_STYLES)],
             label=plain(visible(label)),
         )
     values = [value for points in lines.values() for value, _ in points]
-    if min(values) > 0 and (key.endswith("lr") or max(values) / min(values) >= WIDE):
+    if min(values) > 0 and (key.endswith("lr") or max(values) / min(values) >= LOG_AXIS_FACTOR):
         axes.set_xscale("log")
     axes.set_title(plain(visible(title)), fontsize=11, loc="left")
     axes.set_xlabel(plain(visible(key)))

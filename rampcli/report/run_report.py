@@ -8,6 +8,7 @@ import numpy as np
 
 from rampcli.batch.noise_scale import NOISE_COLUMNS, SCALE_COLUMNS, NoiseScale
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.event_kinds import TimePart
 from rampcli.runs.facts import CRASHED, RunFacts
 from rampcli.runs.metrics import METRICS, STAGE_METRICS, Metric
 from rampcli.runs.record import RunRecord
@@ -22,7 +23,7 @@ from rampcli.runs.stages import (
     trained_phases,
     trained_stages,
 )
-from rampcli.runs.time_spent import STOPPED, TimeSpent
+from rampcli.runs.time_spent import TimeSpent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +90,7 @@ class RunReport:
     def share_of(self, part: str) -> float | None:
         """Returns the share of a part in the running time; None if the run was stopped then."""
         running_s = self.time.running_s
-        return None if part == STOPPED or running_s <= 0 else self.parts[part] / running_s
+        return None if part == TimePart.STOPPED or running_s <= 0 else self.parts[part] / running_s
 
     def to_json(self) -> dict[str, Any]:
         """Returns the facts for `--json`."""
@@ -136,7 +137,7 @@ class RunReport:
             "elapsed_s": self.time.elapsed_s,
             "running_s": self.time.running_s,
             "goodput": self.time.goodput,
-            "stopped_s": self.time.parts[STOPPED],
+            "stopped_s": self.time.parts[TimePart.STOPPED],
         }
 
 

@@ -34,7 +34,7 @@ OVER: dict[str | None, str] = {
     "rate": "the time of all steps",
 }
 """What the figure of a metric is taken over, by its way of summarising."""
-SHOWN: dict[str, Callable[[float | None], str]] = {"share": share, "tokens/s": count}
+SHOWN_BY_UNIT: dict[str, Callable[[float | None], str]] = {"share": share, "tokens/s": count}
 """How figures are shown, by their unit. Others have three decimals."""
 CLOCK = "%d %b %Y %H:%M"
 MOST_MESSAGES = 5
@@ -102,7 +102,7 @@ def stage_table(report: RunReport) -> Table:
 
 
 def _figure(metric: Metric, stage: TrainedStage) -> str:
-    return SHOWN.get(metric.unit, figure)(stage.figures[metric.name])
+    return SHOWN_BY_UNIT.get(metric.unit, figure)(stage.figures[metric.name])
 
 
 def time_table(report: RunReport) -> Table:

@@ -8,9 +8,9 @@ from rampcli.report.tables import duration
 from rampcli.runs.heartbeats import Rank, Ranks
 from rampcli.runs.standstill import Standstill
 
-MOST_GROUPS = 3
+MOST_RANK_GROUPS = 3
 """Groups of ranks that a text names."""
-MOST_PARTS = 8
+MOST_RANK_RANGES = 8
 """Ranks and ranges of ranks that a group is shown with, besides its last one."""
 LEAST_RANGE = 3
 """Ranks in a row that are shown as a range, such as `4 to 6`."""
@@ -35,8 +35,8 @@ def ranks_text(ranks: Ranks) -> str:
     for deed, group in _groups(behind if behind or ranks.missing else ranks.known):
         groups.append([rank.rank for rank in group])
         texts.append(_did(deed, group))
-    if hidden := sum(map(len, groups[MOST_GROUPS:])):
-        texts[MOST_GROUPS:] = [f"{hidden} more ranks are behind"]
+    if hidden := sum(map(len, groups[MOST_RANK_GROUPS:])):
+        texts[MOST_RANK_GROUPS:] = [f"{hidden} more ranks are behind"]
     if waiting:
         them = "it" if sum(map(len, groups)) == 1 else "them"
         texts.append(f"{_are(waiting, 'waits', 'wait')} for {them}")
@@ -76,6 +76,6 @@ def _are(numbers: Sequence[int], one: str, several: str, *, where: str = "") -> 
         found = [number for _, number in row]
         is_range = len(found) >= LEAST_RANGE
         parts += [f"{found[0]} to {found[-1]}"] if is_range else map(str, found)
-    if len(parts) > MOST_PARTS:
-        parts[MOST_PARTS:] = [f"... {parts[-1]}"]
+    if len(parts) > MOST_RANK_RANGES:
+        parts[MOST_RANK_RANGES:] = [f"... {parts[-1]}"]
     return f"ranks {', '.join(parts)}{where} {several}"

@@ -12,7 +12,7 @@ from rampcli.errors import visible
 from rampcli.estimate.model_size import ModelSize
 from rampcli.runs.event_kinds import LOSSES_OF_AVERAGES
 
-Row = TypeVar("Row")
+T = TypeVar("T")
 VALIDATION_TITLES = {
     "loss": "validation loss",
     **LOSSES_OF_AVERAGES,
@@ -112,8 +112,8 @@ def build_table(*columns: str | Text, left: Collection[str] = ("",)) -> Table:
 
 
 def table_of(
-    rows: Iterable[Row],
-    columns: Mapping[str, Callable[[Row], str]],
+    rows: Iterable[T],
+    columns: Mapping[str, Callable[[T], str]],
     *,
     left: Collection[str] = ("",),
 ) -> Table:

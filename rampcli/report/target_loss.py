@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from rampcli.batch.quantities import listed
+from rampcli.batch.quantities import MOST_NAMED, listed
 from rampcli.errors import printable
 from rampcli.report.plan_tables import as_hours
 from rampcli.report.tables import count, ends, figure, table_of
@@ -17,8 +17,7 @@ from rampcli.runs.record import RunRecord
 from rampcli.runs.recorded_phases import tokens_at
 from rampcli.runs.time_spent import time_until
 
-Column = NDArray[Any]
-MOST_NAMED = 3
+Values = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,7 +195,7 @@ def _devices(starts: Sequence[Mapping[str, Any]], *, until: float) -> tuple[str,
     return tuple(dict.fromkeys(printable(name) for name in names if name))
 
 
-def _validations(record: RunRecord, measure: Measure) -> tuple[Column, Column, Column, Column]:
+def _validations(record: RunRecord, measure: Measure) -> tuple[Values, Values, Values, Values]:
     """Returns steps, samples, times and losses of the validations of a corpus."""
     points = record.facts.events.validations.get(measure.corpus or None, [])
     columns = ([point[name] for point in points] for name in ("step", "samples", "time", "loss"))
@@ -204,7 +203,7 @@ def _validations(record: RunRecord, measure: Measure) -> tuple[Column, Column, C
     return steps, samples, times, losses
 
 
-def _smoothed(record: RunRecord, window: int) -> tuple[Column, Column, Column, Column]:
+def _smoothed(record: RunRecord, window: int) -> tuple[Values, Values, Values, Values]:
     """Returns steps, samples, times and smoothed training losses of the steps.
 
     The loss of a step is the mean over the steps that hold the last `window` samples. It is NaN if
@@ -220,7 +219,7 @@ def _smoothed(record: RunRecord, window: int) -> tuple[Column, Column, Column, C
         return steps, samples, times, losses
     first = np.searchsorted(samples, samples - window, side="right")
 
-    def over_window(values: Column) -> Column:
+    def over_window(values: Values) -> Values:
         sums = np.concatenate(([0.0], np.cumsum(values, dtype=np.float64)))
         return sums[1:] - sums[first]
 
@@ -230,5 +229,5 @@ def _smoothed(record: RunRecord, window: int) -> tuple[Column, Column, Column, C
     return steps, samples, times, np.where(is_whole, means, np.nan)
 
 
-def _range(sizes: Column) -> tuple[int, ...]:
+def _range(sizes: Values) -> tuple[int, ...]:
     return tuple(sorted({int(sizes.min()), int(sizes.max())})) if len(sizes) else ()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rampcli.errors import DamagedFileError
 from rampcli.files.guarded_folder import open_to_read
 from rampcli.files.records import check_shape
-from rampcli.runs.metrics import METRICS_ROW, PLACES
+from rampcli.runs.metrics import METRICS_ROW, PLACE_COLUMNS
 from rampcli.runs.rows import MAX_ROW_BYTES, row_of
 from rampcli.runs.time_left import RECENT_STEPS
 
@@ -73,7 +73,7 @@ class Columns:
     Attributes:
         path: metrics.jsonl.
         names: columns to read, or None for all.
-        dtype: type of the numbers, except those in `PLACES`, which single precision could not tell
+        dtype: type of the numbers, except `PLACE_COLUMNS`, which single precision could not tell
             apart in a long run.
         resets: how often rows that were read have vanished, because a run resumed before them.
         is_at_end: whether the last call of `read` has read everything.
@@ -241,7 +241,7 @@ class Columns:
             column.is_text or not np.isnan(column.values[: self.rows]).all()
         )
         if column is None or (is_text and not has_number):
-            dtype: Any = object if is_text else np.float64 if name in PLACES else self.dtype
+            dtype: Any = object if is_text else np.float64 if name in PLACE_COLUMNS else self.dtype
             absent = np.full(self.rows, None if is_text else np.nan, dtype=dtype)
             column = self._columns[name] = MetricColumn(absent, is_whole=self.rows == 0)
         if not (is_text or kinds <= {int, float}) or (is_text != column.is_text and kinds):

@@ -6,7 +6,7 @@ from typing import Any
 from rampcli.errors import shown
 from rampcli.settings.phase_keys import split_phase_key
 
-SELF = ("name", "run_dir", "resume")
+OWN_SETTINGS = ("name", "run_dir", "resume")
 """Settings that tell runs apart, and not how they train."""
 UNSET = "unset"
 """Stands for the value of a setting that a run does not have."""
@@ -21,7 +21,7 @@ def differing_settings(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]
     Args:
         runs: settings of each run by dotted key.
     """
-    found = dict.fromkeys(key for settings in runs for key in settings if key not in SELF)
+    found = dict.fromkeys(key for settings in runs for key in settings if key not in OWN_SETTINGS)
     phases = ["", *dict.fromkeys(map(_phase, found))]
     keys = sorted(found, key=lambda key: phases.index(_phase(key)))
     values = {

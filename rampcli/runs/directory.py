@@ -22,7 +22,7 @@ from rampcli.files.guarded_folder import GuardedFolder, PathInside, link_refused
 from rampcli.files.records import COUNT, POSITIVE, read_json
 from rampcli.plugins.launchers import LAUNCHERS
 from rampcli.runs.event_kinds import TEXT_OR_NULL
-from rampcli.runs.metrics import COLUMNS_FILE, Metric, fitting, from_json, to_json
+from rampcli.runs.metrics import COLUMNS_FILE, Metric, columns_json, fitting, from_json
 from rampcli.runs.rows import Tail, end_of_rows, end_of_step, read_rows
 
 STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
@@ -80,24 +80,24 @@ STATE = {
     "next": (NEXT, None),
     "error?": FAILURE,
 }
-STAGE = {
+STAGE_SHAPE = {
     **dict.fromkeys(("stage", "first_sample", "first_step"), COUNT),
     **dict.fromkeys(("samples", "steps"), (COUNT, None)),
     **dict.fromkeys(("num_nodes", "world_size", "data_parallel_size"), (POSITIVE, None)),
     **dict.fromkeys(("micro_batch_size", "accumulate_grad_batches"), (POSITIVE, None)),
     "global_batch_size": POSITIVE,
 }
-PHASE = {
+PHASE_SHAPE = {
     "name": str,
     "sequence_length": POSITIVE,
     **dict.fromkeys(("first_stage", "stages", "first_sample", "first_step", "first_token"), COUNT),
     **dict.fromkeys(("samples", "steps", "tokens"), (COUNT, None)),
 }
-PLAN = {
+PLAN_SHAPE = {
     "sequence_length?": POSITIVE,
-    "stages": [STAGE],
+    "stages": [STAGE_SHAPE],
     "restarts_always?": bool,
-    "phases?": [PHASE],
+    "phases?": [PHASE_SHAPE],
 }
 BEFORE_THE_START: dict[str, Any] = {
     "status": "not started",
@@ -245,7 +245,7 @@ class RunDirectory(GuardedFolder):
         Raises:
             DamagedFileError: the file is damaged.
         """
-        return _read(self.path / "plan.json", PLAN, most_bytes=MAX_PLAN_BYTES)
+        return _read(self.path / "plan.json", PLAN_SHAPE, most_bytes=MAX_PLAN_BYTES)
 
     def read_columns(self) -> tuple[Metric, ...]:
         """Returns the metrics that observers of the run have declared, now or before a resume.
@@ -258,7 +258,7 @@ class RunDirectory(GuardedFolder):
 
     def write_columns(self, declared: Sequence[Metric]) -> None:
         """Adds metrics to columns.json. They replace earlier ones that do not fit beside them."""
-        self.write_json(self.columns, to_json(fitting([*declared, *self.read_columns()])))
+        self.write_json(self.columns, columns_json(fitting([*declared, *self.read_columns()])))
 
     def last_written_at(self) -> float:
         """Returns when its state, metrics or events were last written, in seconds since 1970.

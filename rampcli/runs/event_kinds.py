@@ -1,6 +1,7 @@
 """The kinds of events in events.jsonl: the columns that readers rely on, and how each is shown."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from rampcli.files.records import COUNT, POSITIVE
@@ -13,12 +14,24 @@ LOSSES_OF_AVERAGES = {
 """Columns of a validation with the losses of averages of the weights, and what views call them."""
 EVALUATED = ("greedy", "greedy_solved", "sampled", "sampled_solved")
 """Results of an evaluation: the mean reward of held-out prompts, and the share that is solved."""
-PLACE = {"step": COUNT, "consumed_samples": COUNT}
+PLACE_SHAPE = {"step": COUNT, "consumed_samples": COUNT}
 """Shape of the columns that say after how many steps and samples an event happened."""
-VALIDATION, SAMPLES = "validation", "text samples"
 CHANGE = "{setting} changes from {old} to {new}"
-CHECKPOINTS, COMPILATION = "checkpoints", "compilation"
-"""Parts of the time of a run that events measure."""
+
+
+class TimePart(StrEnum):
+    """A part of the time between the first launch of a run and its last sign of life."""
+
+    TRAINING = "training"
+    VALIDATION = "validation"
+    SAMPLES = "text samples"
+    CHECKPOINTS = "checkpoints"
+    COMPILATION = "compilation"
+    START = "start and end"
+    BOUNDARIES = "stage boundaries"
+    RESTARTS = "restarts"
+    LOST = "lost work"
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +53,7 @@ class EventKind:
 
     columns: dict[str, Any] = field(default_factory=dict)
     keeps_newest: bool = False
-    interrupts: tuple[str, str] | None = None
+    interrupts: tuple[str, TimePart] | None = None
     medians: tuple[str, ...] = ()
     text: str | None = None
     mark: str | None = None
@@ -54,7 +67,7 @@ WARNING = EventKind(
     columns={"reason": str}, keeps_newest=True, text="{reason}", is_logged=True, is_warning=True
 )
 EVENTS = {
-    "branch": EventKind(columns=PLACE | {"run": str}),
+    "branch": EventKind(columns=PLACE_SHAPE | {"run": str}),
     "launch": EventKind(columns={"num_nodes?": POSITIVE}, keeps_newest=True),
     "start": EventKind(
         columns={"step": COUNT, "device?": str, "device_name?": TEXT_OR_NULL},
@@ -64,7 +77,7 @@ EVENTS = {
     "stage": EventKind(keeps_newest=True),
     "boundary": EventKind(columns={"lost_s": float}, keeps_newest=True, medians=("lost_s",)),
     "validation": EventKind(
-        columns=PLACE
+        columns=PLACE_SHAPE
         | {
             "corpus?": str,
             "loss": NUMBER_OR_NULL,
@@ -74,21 +87,21 @@ EVENTS = {
         }
         | {f"{name}?": NUMBER_OR_NULL for name in LOSSES_OF_AVERAGES},
         keeps_newest=True,
-        interrupts=("validation_s", VALIDATION),
+        interrupts=("validation_s", TimePart.VALIDATION),
         text="validation after step {step:,}",
     ),
     "evaluation": EventKind(
-        columns=PLACE
+        columns=PLACE_SHAPE
         | dict.fromkeys(EVALUATED, NUMBER_OR_NULL)
         | {"unscored?": COUNT, "reason?": TEXT_OR_NULL, "evaluation_s?": float},
         keeps_newest=True,
-        interrupts=("evaluation_s", VALIDATION),
+        interrupts=("evaluation_s", TimePart.VALIDATION),
         text="evaluation after step {step:,}",
         mark="validation",
     ),
     "samples": EventKind(
-        columns=PLACE | {"texts": [{"prompt": str, "text": str}], "samples_s": float},
-        interrupts=("samples_s", SAMPLES),
+        columns=PLACE_SHAPE | {"texts": [{"prompt": str, "text": str}], "samples_s": float},
+        interrupts=("samples_s", TimePart.SAMPLES),
     ),
     "profile": EventKind(
         columns={
@@ -102,9 +115,9 @@ EVENTS = {
             ],
         }
     ),
-    "compile": EventKind(interrupts=("compile_s", COMPILATION)),
+    "compile": EventKind(interrupts=("compile_s", TimePart.COMPILATION)),
     "checkpoint": EventKind(
-        interrupts=("stall_s", CHECKPOINTS),
+        interrupts=("stall_s", TimePart.CHECKPOINTS),
         medians=("save_s", "stall_s"),
         text="checkpoint of step {step:,}",
     ),
@@ -115,11 +128,11 @@ EVENTS = {
         is_logged=True,
     ),
     "change": EventKind(
-        columns=PLACE | {"setting": str, "old": str, "new": str},
+        columns=PLACE_SHAPE | {"setting": str, "old": str, "new": str},
         text=CHANGE,
         is_logged=True,
     ),
-    "average": EventKind(columns=PLACE | {"reason": str}, text="{reason}", is_logged=True),
+    "average": EventKind(columns=PLACE_SHAPE | {"reason": str}, text="{reason}", is_logged=True),
     "schedule": WARNING,
     "stop": EventKind(columns={"step": COUNT, "status": str, "save_s": float}),
     "fault": WARNING,

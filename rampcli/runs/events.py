@@ -7,21 +7,22 @@ from statistics import median
 from typing import Any
 
 from rampcli.errors import printable, visible
+from rampcli.files.records import MOST
 from rampcli.runs.directory import STAGE_BOUNDARY
-from rampcli.runs.event_kinds import EVALUATED, EVENTS, LOSSES_OF_AVERAGES, OTHER, PLACE
-from rampcli.runs.rows import Tail, number, read_rows
+from rampcli.runs.event_kinds import EVALUATED, EVENTS, LOSSES_OF_AVERAGES, OTHER, PLACE_SHAPE
+from rampcli.runs.rows import Tail, number_or_none, read_rows
 from rampcli.runs.time_spent import RunClock
 
 MOST_MARKS = 1000
 """Marks of one kind that a page gets. Of more, an even choice is shown."""
 MOST_LOGGED = 200
-MOST_TEXTS, LONGEST_TEXT = 8, 2000
+MOST_TEXTS, LONGEST_SHOWN_TEXT = 8, 2000
 """Texts that a page shows, and their most characters."""
 MOST_PROFILES = 1000
 MOST_EVENTS = 200_000
 """Largest number of events of one kind that are kept. Of more, the newest are kept."""
 MOST_KINDS = 1000
-Point = dict[str, Any]
+EventPoint = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -61,12 +62,12 @@ class RunEvents:
     counts: dict[str, int] = field(default_factory=dict)
     lost_steps: int = 0
     warnings: list[str] = field(default_factory=list)
-    changes: list[Point] = field(default_factory=list)
-    validations: dict[str | None, list[Point]] = field(default_factory=dict)
-    evaluations: list[Point] = field(default_factory=list)
-    marks: dict[str, list[Point]] = field(default_factory=dict)
-    log: list[Point] = field(default_factory=list)
-    texts: list[Point] = field(default_factory=list)
+    changes: list[EventPoint] = field(default_factory=list)
+    validations: dict[str | None, list[EventPoint]] = field(default_factory=dict)
+    evaluations: list[EventPoint] = field(default_factory=list)
+    marks: dict[str, list[EventPoint]] = field(default_factory=dict)
+    log: list[EventPoint] = field(default_factory=list)
+    texts: list[EventPoint] = field(default_factory=list)
     profiles: dict[tuple[int, ...], Mapping[str, Any]] = field(default_factory=dict)
     clock: RunClock = field(default_factory=RunClock)
     _costs: dict[str, list[float]] = field(default_factory=dict)
@@ -82,7 +83,9 @@ class RunEvents:
         for row in rows:
             kind, time = row["event"], row["time"]
             if kind == "branch":
-                self.origin = {name: row[name] for name in PLACE} | {"run": printable(row["run"])}
+                self.origin = {name: row[name] for name in PLACE_SHAPE} | {
+                    "run": printable(row["run"])
+                }
                 continue  # the run has not started yet
             known = EVENTS.get(kind, OTHER)
             self.started = time if self.started is None else self.started
@@ -92,7 +95,7 @@ class RunEvents:
             if known.keeps_newest:
                 self.newest[kind] = row
             for column in known.medians:
-                if (seconds := number(row.get(column))) is not None:
+                if (seconds := number_or_none(row.get(column))) is not None:
                     _append(self._costs.setdefault(f"{kind}.{column}", []), seconds)
             self.clock.add(row)
             self._step = _count(row, "step", self._step)
@@ -110,7 +113,7 @@ class RunEvents:
         values = self._costs.get(f"{kind}.{column}")
         return median(values) if values else None
 
-    def _place(self, row: Mapping[str, Any]) -> Point:
+    def _place(self, row: Mapping[str, Any]) -> EventPoint:
         return {"step": self._step, "samples": self._samples, "time": row["time"]}
 
     def _mark(
@@ -167,7 +170,7 @@ class RunEvents:
                     del self.profiles[next(iter(self.profiles))]
                 self.profiles[*row["steps"], row["rank"]] = row
 
-    def _add_point(self, points: list[Point], row: Mapping[str, Any], **values: Any) -> None:
+    def _add_point(self, points: list[EventPoint], row: Mapping[str, Any], **values: Any) -> None:
         """Adds a point to a curve. A repeated step replaces its point and drops later ones."""
         while points and points[-1]["step"] >= self._step:
             points.pop()
@@ -189,7 +192,7 @@ class RunEvents:
 
 def _count(row: Mapping[str, Any], name: str, otherwise: int) -> int:
     value = row.get(name)
-    return value if type(value) is int and 0 <= value < 10**18 else otherwise
+    return value if type(value) is int and 0 <= value <= MOST else otherwise
 
 
 def _append(values: list[Any], value: Any) -> None:
@@ -201,11 +204,11 @@ def _append(values: list[Any], value: Any) -> None:
 def cut(text: Any) -> str:
     """Returns a text for a page, without its end if it is long."""
     found = text if isinstance(text, str) else ""
-    end = "" if len(found) <= LONGEST_TEXT else " ..."
-    return visible(found[:LONGEST_TEXT], keeps="\n\t") + end
+    end = "" if len(found) <= LONGEST_SHOWN_TEXT else " ..."
+    return visible(found[:LONGEST_SHOWN_TEXT], keeps="\n\t") + end
 
 
-def thin(points: list[Point]) -> list[Point]:
+def thin(points: list[EventPoint]) -> list[EventPoint]:
     """Returns at most `MOST_MARKS` of the points, evenly chosen, with the last one."""
     stride = -(-len(points) // MOST_MARKS)
     return points if stride <= 1 else points[::-stride][::-1]

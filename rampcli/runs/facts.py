@@ -18,7 +18,7 @@ from rampcli.runs.event_kinds import EVALUATED, NEWEST
 from rampcli.runs.events import EventsFile, RunEvents
 from rampcli.runs.recorded_phases import has_several_lengths, length_at, phase_of, tokens_at
 from rampcli.runs.rows import last_events, last_rows, read_rows
-from rampcli.runs.time_left import RECENT_STEPS, Speed, median_of, settled_rows, time_left
+from rampcli.runs.time_left import RECENT_STEPS, Speed, column_median, settled_rows, time_left
 from rampcli.runs.time_spent import TimeSpent
 
 CRASHED = "crashed"
@@ -160,7 +160,7 @@ class RunFacts:
         return self._recent("mfu")
 
     def _recent(self, column: str) -> float | None:
-        return median_of(self._settled or self.rows[-1:], column)
+        return column_median(self._settled or self.rows[-1:], column)
 
     @property
     def _settled(self) -> Sequence[Row]:
@@ -202,7 +202,7 @@ class RunFacts:
         ahead = [stage for stage in self.stages if _end_of(stage) > consumed_samples]
         if self.stages and not ahead:
             return 0.0, 0.0
-        samples_per_s = median_of(settled, "samples_per_s")
+        samples_per_s = column_median(settled, "samples_per_s")
         fits = all(stage["world_size"] is not None for stage in ahead)
         if samples_per_s is None or self.plan is None or not ahead or not fits:
             return None, None

@@ -16,7 +16,7 @@ from rampcli.runs.decimation import Blocks, RowNumbers, change_rows
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.events import MOST_TEXTS, EventsFile, cut
 from rampcli.runs.facts import RunFacts
-from rampcli.runs.metrics import CHARTED, PLACES, Metric
+from rampcli.runs.metrics import CHARTED, PLACE_COLUMNS, Metric
 from rampcli.runs.record import RunSettings, read_settings
 from rampcli.runs.rows import last_rows
 from rampcli.runs.stages import SPAN_COLUMNS, Spans
@@ -156,7 +156,7 @@ class FollowedRun:
     def _read_anew(self, declared: Sequence[Metric]) -> None:
         """Begins to read the rows, which have columns that the run declares."""
         self.declared = declared
-        names = (*self.charted, *PLACES, *SPAN_COLUMNS)
+        names = (*self.charted, *PLACE_COLUMNS, *SPAN_COLUMNS)
         self.columns = Columns(self.directory.metrics, names=names, dtype=np.float32)
         self._summarise(is_reset=True)
 

@@ -20,7 +20,7 @@ from rampcli.runs.directory import ASIDE, RunDirectory, name_of_step, step_of
 MANIFEST = "manifest.json"
 SETTING = (str, bool, int, float, None, [(str, int, float)])
 FILE = {"bytes": COUNT, "sums?": str, "sha256?": str}
-SHAPE = {
+CHECKPOINT_SHAPE = {
     "step": COUNT,
     "consumed_samples": COUNT,
     "order_hash": (str, None),
@@ -88,7 +88,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             or without a checksum.
     """
     path = folder / MANIFEST
-    manifest = read_json(path, SHAPE)
+    manifest = read_json(path, CHECKPOINT_SHAPE)
     if manifest["step"] != step_of(folder):
         own = folder.with_name(name_of_step(manifest["step"]))
         raise DamagedFileError(
@@ -134,7 +134,7 @@ def name_remedy(run: RunDirectory, *, step: int | None = None) -> str | None:
             with suppress(RampcliError, OSError):
                 if folder.suffix == ASIDE or folder.is_symlink():
                     continue
-                number = read_json(folder / MANIFEST, SHAPE)["step"]
+                number = read_json(folder / MANIFEST, CHECKPOINT_SHAPE)["step"]
                 if not os.path.lexists(run.checkpoint_folder(number)):
                     found[number] = folder
     wanted = max(found, default=None) if step is None else step

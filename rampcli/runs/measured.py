@@ -8,7 +8,7 @@ from statistics import median
 
 from rampcli.batch.throughput import Size
 from rampcli.config import snapshot
-from rampcli.config.layers import PLAN, stack_of
+from rampcli.config.layers import PLAN_PLACE, stack_of
 from rampcli.config.phases import settings_of_phases
 from rampcli.errors import DamagedFileError, UsageError, shown
 from rampcli.files.records import POSITIVE, RATE, read_json
@@ -23,7 +23,7 @@ from rampcli.settings.trainer import TrainerConfig
 WARM_UP_STEPS = 3
 """Steps at the start of a stage that are not counted, while memory and caches warm up."""
 TUNE_FILE = "tune.json"
-TUNE = {
+MEASURED_SHAPE = {
     "device": (str, None),
     "device_name": (str, None),
     "points": [
@@ -259,7 +259,7 @@ def _read_run(path: Path) -> Iterator[_Source]:
 def _read_tune(path: Path) -> Iterator[_Source]:
     """Yields the measurements of a search, or nothing without `TUNE_FILE`."""
     try:
-        tune = read_json(path / TUNE_FILE, TUNE)
+        tune = read_json(path / TUNE_FILE, MEASURED_SHAPE)
     except FileNotFoundError:
         return
     rates: dict[Size, list[float]] = defaultdict(list)
@@ -320,7 +320,7 @@ def _fit(source: _Source, ours: Config) -> _Fit:
         if earlier[key] == value or not changes(key, SPEED) or changes(key, SPLIT):
             continue
         theirs = f"{key}={shown(earlier[key])}"
-        if stack.entry(key).place == PLAN:
+        if stack.entry(key).place == PLAN_PLACE:
             unlike.append(theirs)
         else:
             own = str(shown(value))

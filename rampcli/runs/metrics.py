@@ -21,7 +21,7 @@ OverRanks = Literal["sum", "norm"]
 LAST_STEPS = 10
 MOST_DECLARED = 400
 """Metrics that the observers of a run may declare. Readers take 500 columns in all."""
-NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+METRIC_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Metric:
 _learning = partial(Chart, section="Learning", smooth=True)
 _speed = partial(Chart, section="Speed", from_zero=True)
 REWARD = _learning("reward", "Reward", unit="mean over responses")
-SOLVED = _learning("solved", "Solved", unit="share of responses")
+SOLVED_SHARE = _learning("solved", "Solved", unit="share of responses")
 LOSS = _learning("loss", "Loss", log=True)
 Z_LOSS = _learning("z_loss", "Z-loss", unit="mean of log(Z)², unweighted", log=True)
 LR = Chart("lr", "Learning rate", section="Learning", from_zero=True)
@@ -113,16 +113,16 @@ THROUGHPUT = _speed("tokens_per_s", "Throughput", smooth=True)
 MFU = _speed("mfu", "MFU", unit="share of the peak", smooth=True)
 STEP_TIME = _speed("step_time_s", "Step time", unit="")
 ROLLOUT = _speed("rollout", "Rollout and training", unit="time of a step")
-MEMORY = _speed("memory", "Peak memory", unit="of rank 0")
+PEAK_MEMORY = _speed("memory", "Peak memory", unit="of rank 0")
 _batch = partial(Chart, section="Batch", from_zero=True)
 NOISE_SCALE = _batch("noise_scale", "Noise scale", unit="samples per step", log=True)
 CHARTS = (
     *(_batch("batch", "Batch size", unit="samples per step"), NOISE_SCALE),
-    *(_batch("nodes", "Nodes"), REWARD, SOLVED, LOSS, Z_LOSS),
+    *(_batch("nodes", "Nodes"), REWARD, SOLVED_SHARE, LOSS, Z_LOSS),
     Chart("bits", "Bits per byte", section="Learning", unit="of validation text"),
     *(LR, GRAD_NORM, RESPONSE_TOKENS, ENTROPY, KL, THROUGHPUT, MFU, STEP_TIME),
     _speed("histogram", "Distribution of step times", unit="share of steps"),
-    *(ROLLOUT, MEMORY),
+    *(ROLLOUT, PEAK_MEMORY),
 )
 """The charts of the page in order. panels.js draws those that have no metric."""
 
@@ -236,7 +236,7 @@ STEP_METRICS = (
         " resident memory of its process on the CPU; `null` if the system does not say",
         unit="bytes",
         group="memory",
-        chart=MEMORY,
+        chart=PEAK_MEMORY,
         label="memory",
         tile="peak memory",
     ),
@@ -285,7 +285,7 @@ POLICY_METRICS = (
         "solved",
         "share of the rewards that are 1 or more",
         unit="share",
-        chart=SOLVED,
+        chart=SOLVED_SHARE,
         label="training",
         summary="last",
         shape=NUMBER_OR_NULL,
@@ -382,7 +382,7 @@ METRICS = {one.name: one for one in (*STEP_METRICS, *NOISE_METRICS, *POLICY_METR
 To add a metric: its declaration beside `rampcli/runs/metrics.py:STEP_METRICS`, and its value in
 `rampcli/train/observers/journal.py:Journal` or `rampcli/rl/metrics.py`; then `make docs`.
 """
-PLACES = tuple(one.name for one in METRICS.values() if one.is_place)
+PLACE_COLUMNS = tuple(one.name for one in METRICS.values() if one.is_place)
 """Columns that say where a step is."""
 CHARTED = tuple(one.name for one in METRICS.values() if one.chart is not None)
 """Columns that have a chart."""
@@ -436,7 +436,7 @@ def _with_reasons(metrics: Iterable[Metric]) -> Iterator[tuple[Metric, str | Non
     names, charts = {*METRICS}, {chart.id: chart for chart in CHARTS}
     for one in metrics:
         reason, chart = None, one.chart
-        if not NAME.fullmatch(one.name) or not NAME.fullmatch(one.group or "train"):
+        if not METRIC_NAME.fullmatch(one.name) or not METRIC_NAME.fullmatch(one.group or "train"):
             reason = f"{shown(one.tag(is_rl=False))} is not a name such as layers/norm_1"
         elif one.name in names:
             reason = f"there is another metric {one.name}"
@@ -453,7 +453,7 @@ def _with_reasons(metrics: Iterable[Metric]) -> Iterator[tuple[Metric, str | Non
         yield one, reason
 
 
-def to_json(metrics: Iterable[Metric]) -> dict[str, Any]:
+def columns_json(metrics: Iterable[Metric]) -> dict[str, Any]:
     """Returns the contents of columns.json."""
     return {"metrics": [_taken(asdict(one), _METRIC) for one in metrics]}
 

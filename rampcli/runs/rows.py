@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rampcli.errors import DamagedFileError
-from rampcli.files.checksums import PIECE_BYTES
+from rampcli.files.checksums import SUMMED_PIECE_BYTES
 from rampcli.files.guarded_folder import open_to_read
 from rampcli.files.records import COUNT, MOST, TIME, check_shape, parse_json
 from rampcli.runs.event_kinds import EVENTS, OTHER
@@ -26,7 +26,7 @@ LAST_BYTES = 2**15
 """Bytes that are read at once to find the last rows of a file."""
 LAST_EVENT_BYTES = 2**18
 """Bytes at the end of events.jsonl that `last_events` reads at least: thousands of rows."""
-MOST_EVENT_BYTES = 2**23
+MOST_SEARCHED_BYTES = 2**23
 """Bytes that it reads at most."""
 _KIND = re.compile(rb'"event": ?"(\w+)"')
 _CORPUS = re.compile(rb'"corpus": ?("(?:[^"\\]|\\.)*")')
@@ -47,7 +47,7 @@ def loss_of(row: Mapping[str, Any]) -> float:
     return math.nan if row["loss"] is None else float(row["loss"])
 
 
-def number(value: Any) -> float | None:
+def number_or_none(value: Any) -> float | None:
     """Returns a value from a row if it is a number that can be added up, else None."""
     return value if type(value) in (int, float) and -MOST <= value <= MOST else None
 
@@ -109,7 +109,7 @@ def end_of_rows(path: Path) -> int:
     with open_to_read(path) as file:
         end = file.seek(0, os.SEEK_END)
         while end > 0:
-            begin = max(0, end - PIECE_BYTES)
+            begin = max(0, end - SUMMED_PIECE_BYTES)
             file.seek(begin)
             if (last := file.read(end - begin).rfind(b"\n")) >= 0:
                 return begin + last + 1
@@ -145,7 +145,7 @@ def last_events(path: Path, kinds: Collection[str]) -> list[dict[str, Any]]:
 
     These are the events in its last `LAST_EVENT_BYTES`. If the newest `launch` is farther back,
     they are also the newest event of each kind, and of each corpus, since that `launch`, within
-    `MOST_EVENT_BYTES`. Other rows are not parsed.
+    `MOST_SEARCHED_BYTES`. Other rows are not parsed.
 
     Raises:
         DamagedFileError: one of the events is damaged, or a line is too long to be a row.
@@ -159,7 +159,7 @@ def last_events(path: Path, kinds: Collection[str]) -> list[dict[str, Any]]:
         end = file.seek(0, os.SEEK_END)
         for offset, line in _lines_backwards(file, path):
             is_last = end - offset <= LAST_EVENT_BYTES
-            if not is_last and (launched or end - offset > MOST_EVENT_BYTES):
+            if not is_last and (launched or end - offset > MOST_SEARCHED_BYTES):
                 break
             match = _KIND.search(line)
             kind = b"" if match is None else match[1]

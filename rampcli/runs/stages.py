@@ -14,20 +14,17 @@ from numpy.typing import NDArray
 from rampcli.files.records import read_json
 from rampcli.runs.decimation import RowNumbers, change_rows
 from rampcli.runs.directory import TUNE_FOLDER, RunDirectory
-from rampcli.runs.event_kinds import LOSSES_OF_AVERAGES
+from rampcli.runs.event_kinds import LOSSES_OF_AVERAGES, TimePart
 from rampcli.runs.facts import RunFacts
 from rampcli.runs.metrics import LAST_STEPS, STAGE_METRICS, Metric
 from rampcli.runs.recorded_phases import phase_of, recorded_phases
-from rampcli.runs.time_spent import TRAINING, TimeSpent
+from rampcli.runs.time_spent import TimeSpent
 
 SPAN_COLUMNS = ("stage", "global_batch_size", "world_size")
 
 Metrics = Mapping[str, NDArray[Any]]
 """Columns of numbers by name, with NaN for null."""
-COMPUTING, COMPUTING_AND_EXCHANGE, EXCHANGE = "computing", "computing and exchange", "exchange"
-DATA, RESPONSES, BETWEEN = "waiting for data", "waiting for responses", "between steps"
-"""The parts of training."""
-DIAGNOSIS = {"exchange_share?": (float, None)}
+EXCHANGE_SHAPE = {"exchange_share?": (float, None)}
 """Shape of diagnosis.json, as far as reports rely on it."""
 
 
@@ -271,7 +268,7 @@ def time_parts(
     """
     is_rl, is_parallel = unit == "prompts", bool((spans.world_size > 1).any())
     others = {**spent.parts}
-    training_s = others.pop(TRAINING)
+    training_s = others.pop(TimePart.TRAINING)
     # Events use the clock of the system, and steps a monotonic one, so they may disagree.
     in_steps_s = min(training_s, spans.sum_of("step_time_s"))
     waiting_s = min(in_steps_s, spans.sum_of("data_time_s"))
@@ -280,15 +277,14 @@ def time_parts(
     )
     exchange_s = (in_steps_s - waiting_s) * (exchange or 0.0)
     parts = {
-        COMPUTING if exchange is not None else COMPUTING_AND_EXCHANGE: (
+        "computing" if exchange is not None else "computing and exchange": (
             in_steps_s - waiting_s - exchange_s
         ),
-        EXCHANGE: exchange_s,
-        RESPONSES if is_rl else DATA: waiting_s,
-        BETWEEN: training_s - in_steps_s,
-        **others,
+        "exchange": exchange_s,
+        f"waiting for {'responses' if is_rl else 'data'}": waiting_s,
+        "between steps": training_s - in_steps_s,
     }
-    return {name: seconds for name, seconds in parts.items() if seconds > 0}
+    return {name: seconds for name, seconds in (*parts.items(), *others.items()) if seconds > 0}
 
 
 def _exchange_share(facts: RunFacts, spans: Spans, directory: RunDirectory) -> float | None:
@@ -314,6 +310,6 @@ def _diagnosed_share(folder: RunDirectory) -> float | None:
     """Returns the share of exchange that a diagnosis has found, or None if it is unknown."""
     with suppress(FileNotFoundError, ValueError):  # a damaged name of a phase is no name of a file
         path = folder.path / TUNE_FOLDER / "diagnose" / "diagnosis.json"
-        share = read_json(path, DIAGNOSIS).get("exchange_share")
+        share = read_json(path, EXCHANGE_SHAPE).get("exchange_share")
         return None if share is None else min(1.0, max(0.0, float(share)))
     return None

@@ -14,8 +14,8 @@ from rampcli.runs.directory import RUNS
 RUN = {"folder": str, "values": {...: str}}
 SWEEP = {"runs": [RUN]}
 """Shape of .sweep.json, in the notation of `rampcli.files.records`."""
-MOST_BYTES = 16 * 2**20
-MOST_RUNS = 5000
+MOST_SWEEP_BYTES = 16 * 2**20
+MOST_FOLDER_RUNS = 5000
 """Most runs of a folder, over all sweeps that were started in it."""
 MOST_SETTINGS = 100
 """Most settings that differ between them. Each is a column of a table of all runs."""
@@ -52,7 +52,7 @@ class SweepFolder(GuardedFolder):
             DamagedFileError: the list is damaged.
         """
         with suppress(FileNotFoundError):
-            facts: dict[str, Any] = read_json(self.listing, SWEEP, most_bytes=MOST_BYTES)
+            facts: dict[str, Any] = read_json(self.listing, SWEEP, most_bytes=MOST_SWEEP_BYTES)
             if excess := _excess([run["values"] for run in facts["runs"]]):
                 raise DamagedFileError(f"{self.listing} lists {excess}")
             runs = {run["folder"]: run["values"] for run in facts["runs"]}
@@ -80,8 +80,8 @@ class SweepFolder(GuardedFolder):
 
 def _excess(values: Sequence[Mapping[str, str]]) -> str | None:
     """Returns what there is too much of in the values of runs, or None."""
-    if len(values) > MOST_RUNS:
-        return f"more than {MOST_RUNS:,} runs"
+    if len(values) > MOST_FOLDER_RUNS:
+        return f"more than {MOST_FOLDER_RUNS:,} runs"
     if len(set().union(*values)) > MOST_SETTINGS:
         return f"runs that differ in more than {MOST_SETTINGS:,} settings"
     return None

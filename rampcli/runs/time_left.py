@@ -36,7 +36,7 @@ def settled_rows(
     return settled[-RECENT_STEPS:]
 
 
-def median_of(rows: Sequence[Mapping[str, Any]], column: str) -> float | None:
+def column_median(rows: Sequence[Mapping[str, Any]], column: str) -> float | None:
     """Returns the median of a column, or None if no row has a value."""
     values = [row[column] for row in rows if row.get(column) is not None]
     return float(median(values)) if values else None

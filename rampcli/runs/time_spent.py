@@ -5,16 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rampcli.runs.directory import STAGE_BOUNDARY
-from rampcli.runs.event_kinds import CHECKPOINTS, COMPILATION, EVENTS, OTHER, SAMPLES, VALIDATION
-from rampcli.runs.rows import number
+from rampcli.runs.event_kinds import EVENTS, OTHER, TimePart
+from rampcli.runs.rows import number_or_none
 
-TRAINING, START, BOUNDARIES = "training", "start and end", "stage boundaries"
-RESTARTS, LOST, STOPPED = "restarts", "lost work", "stopped"
-PARTS = (
-    *(TRAINING, VALIDATION, SAMPLES, CHECKPOINTS, COMPILATION),
-    *(START, BOUNDARIES, RESTARTS, LOST, STOPPED),
-)
-"""The parts of the time between the first launch and the last sign of life."""
 ROUNDING_S = 0.002
 """Times and durations are written in milliseconds."""
 MOST_HELD = 10_000
@@ -40,12 +33,12 @@ class TimeSpent:
     @property
     def running_s(self) -> float:
         """Seconds of these in which the run had processes, or waited to restart them."""
-        return self.elapsed_s - self.parts[STOPPED]
+        return self.elapsed_s - self.parts[TimePart.STOPPED]
 
     @property
     def goodput(self) -> float | None:
         """Share of the running time that went into steps that count; None before the start."""
-        return self.parts[TRAINING] / self.running_s if self.running_s > 0 else None
+        return self.parts[TimePart.TRAINING] / self.running_s if self.running_s > 0 else None
 
 
 @dataclass(slots=True)
@@ -68,10 +61,10 @@ class RunClock:
             among them tells when those took their last step.
     """
 
-    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TimePart, 0.0))
     at: float | None = None
-    part: str = STOPPED
-    begin: str = START
+    part: TimePart = TimePart.STOPPED
+    begin: TimePart = TimePart.START
     died_at: float | None = None
     has_saved: bool = False
     stalls: list[tuple[float, float]] = field(default_factory=list)
@@ -85,7 +78,7 @@ class RunClock:
         """Adds the next event of the run."""
         kind = event["event"]
         # Nothing recorded the end of processes that trained, so they were killed.
-        if self.held or (self.part == TRAINING and kind in ("launch", "lost", "start")):
+        if self.held or (self.part == TimePart.TRAINING and kind in ("launch", "lost", "start")):
             self.held.append(event)
             if kind in ("lost", "start") or len(self.held) == MOST_HELD:
                 self._release()
@@ -114,7 +107,7 @@ class RunClock:
         held, self.held = self.held, []
         if held[-1]["event"] == "lost" and held[-1]["last_step_at"] is not None:
             self._pass(held[-1]["last_step_at"])
-        self.part, self.died_at = STOPPED, self.at
+        self.part, self.died_at = TimePart.STOPPED, self.at
         for event in held:
             self._hear(event)
 
@@ -130,22 +123,22 @@ class RunClock:
             case "stop":
                 self._stop(event)
             case "exit":
-                if self.part == TRAINING:
+                if self.part == TimePart.TRAINING:
                     self.died_at = time
-                self.part = STOPPED
+                self.part = TimePart.STOPPED
             case "fault":
-                if self.part == STOPPED and not self.has_saved:
-                    self.part = RESTARTS  # the supervisor waits, then restarts them
+                if self.part == TimePart.STOPPED and not self.has_saved:
+                    self.part = TimePart.RESTARTS  # the supervisor waits, then restarts them
             case "lost":  # steps will be repeated, and one was interrupted
                 last, interrupted_s = event["last_step_at"], 0.0
                 if last is not None and self.died_at is not None:
                     interrupted_s = max(0.0, self.died_at - last)
-                self._move(event["lost_s"] + interrupted_s, LOST)
+                self._move(event["lost_s"] + interrupted_s, TimePart.LOST)
                 self.has_lost = True
             case _ if (interrupts := EVENTS.get(kind, OTHER).interrupts) is not None:
                 column, part = interrupts
-                seconds = number(event.get(column)) or 0.0
-                if part == CHECKPOINTS:
+                seconds = number_or_none(event.get(column)) or 0.0
+                if part == TimePart.CHECKPOINTS:
                     self.stalls.append((time, seconds))
                 self._move(seconds, part)
 
@@ -153,7 +146,7 @@ class RunClock:
         """Attributes the time after the last event."""
         if now is not None:
             self._pass(now)
-        elif self.part == TRAINING and last_step_at is not None:
+        elif self.part == TimePart.TRAINING and last_step_at is not None:
             self._pass(last_step_at)
         if self.died_at is not None and last_step_at is not None:
             self._lose_since(last_step_at)
@@ -164,37 +157,44 @@ class RunClock:
             self.parts[self.part] += max(0.0, time - self.at)
         self.at = time if self.at is None else max(self.at, time)
 
-    def _move(self, seconds: float, part: str) -> None:
+    def _move(self, seconds: float, part: TimePart) -> None:
         """Attributes seconds that were counted as training to another part."""
-        moved = min(seconds, self.parts[TRAINING])
-        self.parts[TRAINING] -= moved
+        moved = min(seconds, self.parts[TimePart.TRAINING])
+        self.parts[TimePart.TRAINING] -= moved
         self.parts[part] += moved
 
     def _start(self, event: Mapping[str, Any]) -> None:
         """Begins to train. Processes that died without a step that counts have lost their time."""
         if self.died_at is not None and not self.has_lost and event.get("step") == self.first_step:
             self._lose_since(0.0)
-        self.part, self.begin, self.died_at, self.stalls = TRAINING, RESTARTS, None, []
+        self.part, self.begin, self.died_at, self.stalls = (
+            TimePart.TRAINING,
+            TimePart.RESTARTS,
+            None,
+            [],
+        )
         self.started_at, self.first_step, self.has_lost = event["time"], event.get("step"), False
-        self.trained_before_s = self.parts[TRAINING]
+        self.trained_before_s = self.parts[TimePart.TRAINING]
 
     def _lose_since(self, last_step_at: float) -> None:
         """Attributes what processes that died have trained since their last step."""
         assert self.died_at is not None
         if last_step_at > self.started_at:
-            self._move(max(0.0, self.died_at - last_step_at), LOST)
+            self._move(max(0.0, self.died_at - last_step_at), TimePart.LOST)
         else:
-            self._move(max(0.0, self.parts[TRAINING] - self.trained_before_s), LOST)
+            self._move(
+                max(0.0, self.parts[TimePart.TRAINING] - self.trained_before_s), TimePart.LOST
+            )
 
     def _stop(self, event: Mapping[str, Any]) -> None:
         """Attributes the last save, as far as the event `checkpoint` has not done so."""
         first = event["time"] - event["save_s"] - ROUNDING_S
         counted = sum(seconds for time, seconds in self.stalls if time >= first)
-        self._move(max(0.0, event["save_s"] - counted), CHECKPOINTS)
+        self._move(max(0.0, event["save_s"] - counted), TimePart.CHECKPOINTS)
         self.has_saved = True
         at_boundary = event["status"] == STAGE_BOUNDARY
-        self.part = BOUNDARIES if at_boundary else START
-        self.begin = BOUNDARIES if at_boundary else RESTARTS
+        self.part = TimePart.BOUNDARIES if at_boundary else TimePart.START
+        self.begin = TimePart.BOUNDARIES if at_boundary else TimePart.RESTARTS
 
 
 def time_until(events: Iterable[Mapping[str, Any]], moment: float) -> tuple[float, float | None]:
@@ -224,7 +224,7 @@ def time_until(events: Iterable[Mapping[str, Any]], moment: float) -> tuple[floa
             starting_s = max(0.0, event["time"] - launched_at) if launched_at else 0.0
             running_s = clock.spent(last_step_at=None).running_s
             starting_s = min(starting_s, running_s - before_s)
-            starting = number(event.get("world_size"))
+            starting = number_or_none(event.get("world_size"))
             if processes is None or starting is None:
                 processes = None
             else:

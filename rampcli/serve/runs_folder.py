@@ -22,14 +22,14 @@ from rampcli.runs.rows import last_rows
 
 LIST_AGAIN_S = 1.0
 """Shortest time between two listings of the folder, however many people watch."""
-MOST_RUNS = 2000
+MOST_LISTED_RUNS = 2000
 """Maximum number of runs that a page lists. Those that changed last come first."""
 SHOWN = ("step", "consumed_samples", "stage", "global_batch_size", "tokens_per_s", "loss", "reward")
 LINK = "a symbolic link, which is not followed: serve the folder that it leads to"
 
-Facts = dict[str, Any]
+RunEntry = dict[str, Any]
 Signatures = tuple[Signature, ...]
-PIECE_BYTES = 2**20
+READ_AT_ONCE_BYTES = 2**20
 """Read at least this many bytes of a large file between two answers."""
 READ_AGAIN_S = 0.5
 """Seconds between two reads of files that have been read to the end."""
@@ -44,11 +44,11 @@ class RunsFolder:
     """A folder of run directories, or a single run directory."""
 
     path: Path
-    _listed: list[Facts] = field(default_factory=list)
+    _listed: list[RunEntry] = field(default_factory=list)
     _listed_at: float = -LIST_AGAIN_S
-    _known: dict[str, tuple[Signatures, Facts]] = field(default_factory=dict)
+    _known: dict[str, tuple[Signatures, RunEntry]] = field(default_factory=dict)
 
-    def runs(self) -> list[Facts]:
+    def runs(self) -> list[RunEntry]:
         """Returns facts about each run, the last changed first. They are at most a second old.
 
         Raises:
@@ -59,7 +59,7 @@ class RunsFolder:
             found = [self._facts(*one) for one in self._directories()]
             known = [facts for facts in found if facts is not None]
             known.sort(key=lambda facts: (-facts["changed"], facts["name"]))
-            self._listed, self._listed_at = known[:MOST_RUNS], now
+            self._listed, self._listed_at = known[:MOST_LISTED_RUNS], now
         return self._listed
 
     def find(self, name: str) -> RunDirectory | None:
@@ -81,7 +81,7 @@ class RunsFolder:
             ]
         return []
 
-    def _facts(self, name: str, path: Path, is_link: bool) -> Facts | None:
+    def _facts(self, name: str, path: Path, is_link: bool) -> RunEntry | None:
         run = RunDirectory(path)
         try:
             if not run.config.is_file():
@@ -105,7 +105,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _read_facts(name: str, run: RunDirectory, signatures: Signatures) -> Facts:
+def _read_facts(name: str, run: RunDirectory, signatures: Signatures) -> RunEntry:
     changed = max(modified_ns for _, _, modified_ns in signatures) / 1e9
     try:
         run.refuse_links()
@@ -121,7 +121,7 @@ def _read_facts(name: str, run: RunDirectory, signatures: Signatures) -> Facts:
     }
 
 
-def _unread(name: str, *, damage: str | None, changed: float = 0.0) -> Facts:
+def _unread(name: str, *, damage: str | None, changed: float = 0.0) -> RunEntry:
     """Returns the entry of a run in the list, without facts from its files."""
     return {
         "name": name,
@@ -154,7 +154,7 @@ class Watched:
 
     def read(self) -> None:
         """Reads the next piece. The caller holds the lock."""
-        self.is_read = self.run.read(most_bytes=PIECE_BYTES)
+        self.is_read = self.run.read(most_bytes=READ_AT_ONCE_BYTES)
         self.read_at = time.monotonic()
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from rampcli.errors import UsageError, reason_of
-from rampcli.report.page_data import AXES, DEFAULT_BUCKETS, View
+from rampcli.report.page_data import DEFAULT_BUCKETS, X_AXES, View
 from rampcli.report.page_files import live_page, static_files
 from rampcli.serve.runs_folder import FollowedRuns, RunsFolder
 
@@ -85,7 +85,7 @@ class PageServer(ThreadingHTTPServer):
 
     def __init__(self, folder: RunsFolder, *, host: str, port: int | None) -> None:
         self.runs = FollowedRuns(folder)
-        self.token = None if is_loopback(host) else secrets.token_urlsafe(TOKEN_BYTES)
+        self.token = None if is_this_machine(host) else secrets.token_urlsafe(TOKEN_BYTES)
         self.files = static_files() | {"": ("text/html; charset=utf-8", live_page())}
         self._connections: dict[socket.socket, Connection] = {}
         self._lock = threading.Lock()
@@ -199,7 +199,7 @@ class Handler(BaseHTTPRequestHandler):
             return _text(HTTPStatus.BAD_REQUEST, str(error))
         path = parts.path.removeprefix("/")
         if self.server.token is None:
-            if not is_loopback(_host_of(self.headers.get("Host", ""))):
+            if not is_this_machine(_host_of(self.headers.get("Host", ""))):
                 return _text(HTTPStatus.FORBIDDEN, "This page is for this machine alone.")
         else:
             token, slash, path = path.partition("/")
@@ -250,7 +250,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
 
-def is_loopback(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
     """Returns whether a host names this machine and cannot be reached from another one."""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -282,9 +282,9 @@ def _address(host: str) -> tuple[socket.AddressFamily, str]:
 def _parse(query: str) -> tuple[View, int | None]:
     """Returns the view that a query asks for, and the version that the page has."""
     given = {name: values[-1] for name, values in parse_qs(query, max_num_fields=20).items()}
-    axis = given.get("axis", AXES[0])
-    if axis not in AXES:
-        raise ValueError(f"axis is not one of {', '.join(AXES)}")
+    axis = given.get("axis", X_AXES[0])
+    if axis not in X_AXES:
+        raise ValueError(f"axis is not one of {', '.join(X_AXES)}")
     low, high = (float(given[name]) if name in given else None for name in ("low", "high"))
     if any(one is not None and not math.isfinite(one) for one in (low, high)):
         raise ValueError("low and high must be finite")

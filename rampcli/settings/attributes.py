@@ -19,7 +19,7 @@ WORD_SECTIONS = frozenset(
     word.rsplit(".", dots)[0] for word in FOREIGN for dots in range(1, word.count(".") + 1)
 )
 """Sections in which other systems have words: `data`, `train`, `trainer.strategy`, ..."""
-WORDS = "words"
+WORDS_FIELD = "words"
 """Field of a configuration for words that set none of our keys alone."""
 _set = object.__setattr__
 

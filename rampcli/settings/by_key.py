@@ -15,15 +15,13 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rampcli.errors import Assignments, example_of, set_to
 from rampcli.plugins.extensions import ENTRY_POINTS, Extension, find, section_of
-from rampcli.settings.attributes import WORDS
-from rampcli.settings.facts import BATCH, LEARNING, Changes, Facts, any_phase, whole_run
+from rampcli.settings.attributes import WORDS_FIELD
+from rampcli.settings.facts import BATCH, LEARNING, Facts, Impact, any_phase, whole_run
 from rampcli.settings.fields import Extensible, Keyed
 from rampcli.settings.phase_keys import PHASES, UNTIL, checked_name, key_inside
 from rampcli.words import COMBINED, SPELLINGS, meaning_of
 from rampcli.words.refused import VALUES_ELSEWHERE
 
-MOST = 10**18
-"""Largest count, so that arithmetic with counts does not overflow."""
 _EXTENSIBLE = frozenset(map(section_of, ENTRY_POINTS))
 _TYPE_NAMES = {
     int: "an integer",
@@ -176,7 +174,7 @@ def settings_in(schema: type, prefix: str, facts: Facts | None = None) -> Iterat
         key = f"{prefix}{_name(field)}"
         if dataclasses.is_dataclass(field.type):
             yield from settings_in(field.type, f"{key}.", facts)  # type: ignore[arg-type]
-        elif _holds_extensions(schema, field) or key in (PHASES, WORDS):
+        elif _holds_extensions(schema, field) or key in (PHASES, WORDS_FIELD):
             continue
         else:
             declared = field.type
@@ -254,10 +252,10 @@ def facts_of(key: str) -> Facts:
     if is_of_extension(key):
         return _of_extensions()[f"{key.partition('.')[0]}."]
     known = settings().get(key) or foreign_words().get(key)
-    return Facts(Changes.NOTHING, "") if known is None else known.facts
+    return Facts(Impact.NOTHING, "") if known is None else known.facts
 
 
-def changes(key: str, what: Changes) -> bool:
+def changes(key: str, what: Impact) -> bool:
     """Returns whether another value of a setting changes one of some things, see `facts_of`."""
     return bool(facts_of(key).changes & what)
 
@@ -281,7 +279,7 @@ def replaced_by(key: str) -> Mapping[str, Any]:
     return {} if key in SPELLINGS else facts_of(key).replaces
 
 
-def changing(what: Changes) -> list[str]:
+def changing(what: Impact) -> list[str]:
     """Returns the settings of the schema that change one of some things, in its order."""
     return [key for key, one in settings().items() if one.facts.changes & what]
 
@@ -334,7 +332,7 @@ def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, f"{key}.")
         elif key == PHASES:
             yield from phase_leaves(value)
-        elif key != WORDS and not _holds_extensions(type(config), field):
+        elif key != WORDS_FIELD and not _holds_extensions(type(config), field):
             yield key, value
     if isinstance(config, Extensible):
         yield from flatten(config.extensions, prefix).items()

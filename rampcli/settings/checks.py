@@ -109,14 +109,14 @@ CHECKS: tuple[Callable[[Config], Iterator[UsageError]], ...] = (
     model.check_rotary,
     architectures.check_huggingface_type,
     optim.check_learning_rate,
-    data.check_corpora,
+    data.check_source_paths,
     data.check_document_mask,
     data.check_split,
     parallel.check_tensor,
     parallel.check_sequence,
     parallel.check_pipeline_parts,
     rl.check_unused,
-    rl.check_prompts,
+    rl.check_prompt_settings,
     rl.check_rollout_ranks,
     rl.check_reference,
     watch.check_logging,
@@ -130,6 +130,6 @@ CHECKS: tuple[Callable[[Config], Iterator[UsageError]], ...] = (
 To add a check of settings: a function below the settings that it looks at in `rampcli/settings`,
 its name here, and a wrong input in `tests/cli/bad_inputs.yaml`; then `make docs`.
 """
-CHECKS_OF_WORDS = (rl.check_reward, optim.check_used, optim.check_coupled)
+CHECKS_OF_WORDS = (rl.check_reward, optim.check_used, optim.check_couplings)
 """Further checks of what a user sets now, which a snapshot may contradict. They also take a
 function that returns whether the user has set a key."""

@@ -40,7 +40,7 @@ MOST_SEQUENCE = 16_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class DataSource:
     """A source of samples.
 
     Attributes:
@@ -58,22 +58,22 @@ class Source:
 
 _HELD_OUT = ("validation_path", "validation")
 SOURCES = {
-    "stdlib": Source(
+    "stdlib": DataSource(
         opens="rampcli.data.sources:open_stdlib",
         about="source of Python's standard library, as bytes",
     ),
-    "mock": Source(opens="rampcli.data.sources:open_mock", about="random tokens"),
-    "text": Source(
+    "mock": DataSource(opens="rampcli.data.sources:open_mock", about="random tokens"),
+    "text": DataSource(
         opens="rampcli.data.files:open_text",
         paths=(set_to("data.path", "FILE"), "a folder"),
         takes=("path", "blend", *_HELD_OUT),
     ),
-    "indexed": Source(
+    "indexed": DataSource(
         opens="rampcli.data.files:open_indexed",
         paths=(set_to("data.path", "PREFIX", note=", as given to `rampcli data build`"),),
         takes=("path", "blend", *_HELD_OUT),
     ),
-    "pairs": Source(
+    "pairs": DataSource(
         opens="rampcli.data.pairs:open_pairs",
         paths=(set_to("data.path", "FILE.jsonl"), set_to("data.task", "sort")),
         takes=("path", *_HELD_OUT, "task", "response_end"),
@@ -359,7 +359,7 @@ def reads_files(source: str) -> bool:
     return source in SOURCES and bool(SOURCES[source].paths)
 
 
-def check_corpora(config: "Config") -> Iterator[UsageError]:
+def check_source_paths(config: "Config") -> Iterator[UsageError]:
     """Checks that the source has the paths that it needs and no others."""
     data = config.data
     if data.source not in SOURCES:  # an extension uses the settings that it wants

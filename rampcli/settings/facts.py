@@ -6,7 +6,7 @@ from enum import Flag, auto
 from typing import Any
 
 
-class Changes(Flag):
+class Impact(Flag):
     """What another value of a setting changes.
 
     Attributes:
@@ -14,7 +14,7 @@ class Changes(Flag):
         SAMPLES: what a sample is, the order of the samples, and which of them a step takes.
         BATCH: how many samples a step takes.
         SPLIT: how a batch is divided into micro batches, and over nodes.
-        RATE: the shape of the learning rate over the samples.
+        LEARNING_RATE: the shape of the learning rate over the samples.
         LEARNING: what the run learns, in another way than by those above.
         VALIDATION: which losses are measured.
         HELD_OUT: which samples of the training corpora are held out for validation.
@@ -29,7 +29,7 @@ class Changes(Flag):
     SAMPLES = auto()
     BATCH = auto()
     SPLIT = auto()
-    RATE = auto()
+    LEARNING_RATE = auto()
     LEARNING = auto()
     VALIDATION = auto()
     HELD_OUT = auto()
@@ -39,13 +39,13 @@ class Changes(Flag):
     MACHINES = auto()
 
 
-NOTHING = Changes.NOTHING
-(TENSORS, SAMPLES, BATCH, SPLIT, RATE, LEARNING, *_others) = Changes
+NOTHING = Impact.NOTHING
+(TENSORS, SAMPLES, BATCH, SPLIT, LEARNING_RATE, LEARNING, *_others) = Impact
 VALIDATION, HELD_OUT, LENGTH, SPEED, MEMORY, MACHINES = _others
 COST = SPEED | MEMORY
 IDENTITY = TENSORS | SAMPLES | BATCH
 """What a checkpoint's tensors and consumed samples mean. A resume must not change it."""
-RESULT = IDENTITY | RATE | LEARNING
+RESULT = IDENTITY | LEARNING_RATE | LEARNING
 """What decides what a run learns."""
 
 
@@ -77,7 +77,7 @@ class Facts:
             say something else there, or the same in another way.
     """
 
-    changes: Changes
+    changes: Impact
     not_in_phases: str | None = None
     not_in_rl: NotInRL | None = None
     one_of: str | None = None
@@ -103,11 +103,11 @@ SAME_SAMPLES = "it says what a sample is, in the whole run"
 SAME_STATE = "the state of the optimiser goes on from phase to phase"
 
 
-def any_phase(changes: Changes) -> Facts:
+def any_phase(changes: Impact) -> Facts:
     """Returns the facts of a setting that each phase may set."""
     return Facts(changes)
 
 
-def whole_run(changes: Changes, why: str = ONE_RUN) -> Facts:
+def whole_run(changes: Impact, why: str = ONE_RUN) -> Facts:
     """Returns the facts of a setting that holds for the whole run, and why."""
     return Facts(changes, not_in_phases=why)

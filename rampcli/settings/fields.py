@@ -138,6 +138,6 @@ class Extensible(Section):
     extensions: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def with_choices(text: str, table: Mapping[str, Any]) -> str:
+def with_meanings(text: str, table: Mapping[str, Any]) -> str:
     """Returns a description that ends with the `about` of each choice of a table."""
     return " ".join((text, *(f"`{name}`: {one.about}." for name, one in table.items())))

@@ -7,7 +7,7 @@ from rampcli.errors import UsageError, set_to
 from rampcli.plugins.launchers import LAUNCHERS, declarations
 from rampcli.settings.attributes import Section
 from rampcli.settings.facts import MACHINES, NOTHING, whole_run
-from rampcli.settings.fields import Keyed, keyed, section, setting, settings_class, with_choices
+from rampcli.settings.fields import Keyed, keyed, section, setting, settings_class, with_meanings
 from rampcli.settings.trainer import TrainerConfig
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class LaunchConfig(Section):
 
     launcher: Keyed[str] = setting(
         "local",
-        with_choices("Where workers run.", declarations()),
+        with_meanings("Where workers run.", declarations()),
         whole_run(MACHINES),
         choices=LAUNCHERS,
     )

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from rampcli.batch.quantities import counted, listed
+from rampcli.batch.quantities import MOST_NAMED, MOST_STAGES_OFFERED, counted, listed
 from rampcli.batch.ramp import RAMP_KEY, RampSchedule
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.errors import UsageError, set_to, shown
 from rampcli.plugins import extensions
-from rampcli.plugins.extensions import OPTIMIZER
+from rampcli.plugins.extensions import OPTIMIZER_KEY
 from rampcli.schedule.couplings import (
     BATCH_COUPLINGS,
     BETA2_COUPLINGS,
@@ -19,21 +19,17 @@ from rampcli.settings.by_key import settings, settings_of
 from rampcli.settings.facts import (
     COST,
     LEARNING,
-    RATE,
+    LEARNING_RATE,
     SAME_STATE,
     SPEED,
     TENSORS,
     any_phase,
     whole_run,
 )
-from rampcli.settings.fields import Extensible, Keyed, keyed, setting, settings_class, with_choices
+from rampcli.settings.fields import Extensible, Keyed, keyed, setting, settings_class, with_meanings
 from rampcli.settings.optimizers import OPTIMIZERS
 from rampcli.settings.rl import unit_of
 
-MOST_SHOWN = 5
-"""Most batch sizes that an error names."""
-MOST_OFFERED = 32
-"""Most stages for which a list is offered. A longer list does not fit into a message."""
 OF_SOME = dict.fromkeys(field for one in OPTIMIZERS.values() for field in one.settings)
 """Fields of the section `optim` that an optimiser may use or not, in order."""
 
@@ -55,21 +51,21 @@ class OptimConfig(Extensible):
         choices=OPTIMIZERS,
         extensible=True,
     )
-    lr: Keyed[float] = setting(1e-3, "Highest learning rate.", any_phase(RATE), at_least=0)
+    lr: Keyed[float] = setting(1e-3, "Highest learning rate.", any_phase(LEARNING_RATE), at_least=0)
     min_lr: Keyed[float] = setting(
-        0.0, "Learning rate at the end of the decay.", any_phase(RATE), at_least=0
+        0.0, "Learning rate at the end of the decay.", any_phase(LEARNING_RATE), at_least=0
     )
     warmup_samples: Keyed[int | None] = setting(
         None,
         "Length of the linear warm-up in samples. `null`: not set.",
-        any_phase(RATE).one_way_of("warm-up"),
+        any_phase(LEARNING_RATE).one_way_of("warm-up"),
         unit="samples",
         at_least=0,
     )
     warmup_steps: Keyed[int | None] = setting(
         None,
         "Length of the linear warm-up in steps; the plan converts it to samples. `null`: not set.",
-        any_phase(RATE).one_way_of("warm-up"),
+        any_phase(LEARNING_RATE).one_way_of("warm-up"),
         unit="optimiser steps",
         at_least=0,
     )
@@ -112,11 +108,11 @@ class OptimConfig(Extensible):
 class ScheduleConfig(Extensible):
     """How the learning rate decays over the samples, after a linear warm-up to `optim.lr`."""
 
-    of_extensions: ClassVar = any_phase(RATE)
+    of_extensions: ClassVar = any_phase(LEARNING_RATE)
     decay_style: Keyed[str] = setting(
         "cosine",
-        with_choices("Shape of the decay.", DECAY_STYLES),
-        any_phase(RATE),
+        with_meanings("Shape of the decay.", DECAY_STYLES),
+        any_phase(LEARNING_RATE),
         choices=DECAY_STYLES,
         extensible=True,
     )
@@ -126,19 +122,19 @@ class ScheduleConfig(Extensible):
         " ended; a warm-up of the phase leads from there to `optim.lr`. `restart`: at `optim.lr`,"
         " or at 0 with a warm-up of the phase. `null`: `restart` if the phase sets `optim.lr`, else"
         " `continue`.",
-        any_phase(RATE),
+        any_phase(LEARNING_RATE),
         example="restart",
     )
     wsd_decay_samples: Keyed[int | None] = setting(
         None,
         "Length of the final decay of `wsd`. `null`: the last tenth of the run.",
-        any_phase(RATE),
+        any_phase(LEARNING_RATE),
         unit="samples",
         at_least=1,
     )
     batch_coupling: Keyed[str | float] = setting(
         "none",
-        with_choices(
+        with_meanings(
             "How a batch below the largest scales the learning rate, where r is the batch divided"
             " by the largest. A number e: by r to the power of e.",
             BATCH_COUPLINGS,
@@ -159,7 +155,7 @@ class ScheduleConfig(Extensible):
     )
     beta2_coupling: Keyed[str] = setting(
         "none",
-        with_choices(
+        with_meanings(
             "How `optim.beta2` follows the batch, where r is the batch divided by the largest.",
             BETA2_COUPLINGS,
         ),
@@ -168,7 +164,7 @@ class ScheduleConfig(Extensible):
     )
     weight_decay_coupling: Keyed[str] = setting(
         "none",
-        with_choices(
+        with_meanings(
             "How `optim.weight_decay` follows the batch, where r is the batch divided by the"
             " largest.",
             WEIGHT_DECAY_COUPLINGS,
@@ -219,7 +215,7 @@ def check_used(config: "Config", is_typed: Callable[[str], bool]) -> Iterator[Us
     A recipe may have settings of another optimiser than the one that the user chooses.
     """
     name = config.optim.optimizer
-    own = extensions.REGISTERED.get((OPTIMIZER, name))
+    own = extensions.REGISTERED.get((OPTIMIZER_KEY, name))
     of_own = set() if own is None else {setting.key for setting in settings_of(own)}
     used = used_settings(name)
     if used is None:
@@ -232,13 +228,13 @@ def check_used(config: "Config", is_typed: Callable[[str], bool]) -> Iterator[Us
         own_key = f"optim.{name}.{field}"
         others = [other for other, one in OPTIMIZERS.items() if field in one.settings]
         yield UsageError(
-            f"{key}={shown(value)} does not apply to {OPTIMIZER}={name}",
-            keys=(key, OPTIMIZER),
-            remedy=set_to(own_key, value) if own_key in of_own else set_to(OPTIMIZER, *others),
+            f"{key}={shown(value)} does not apply to {OPTIMIZER_KEY}={name}",
+            keys=(key, OPTIMIZER_KEY),
+            remedy=set_to(own_key, value) if own_key in of_own else set_to(OPTIMIZER_KEY, *others),
         )
 
 
-def check_coupled(config: "Config", _: Callable[[str], bool]) -> Iterator[UsageError]:
+def check_couplings(config: "Config", _: Callable[[str], bool]) -> Iterator[UsageError]:
     """Checks that the optimiser uses what follows the batch, as far as that is known."""
     name, schedule = config.optim.optimizer, config.schedule
     used = used_settings(name)
@@ -249,10 +245,10 @@ def check_coupled(config: "Config", _: Callable[[str], bool]) -> Iterator[UsageE
         if coupling != "none" and used is not None and field not in used:
             others = [other for other, one in OPTIMIZERS.items() if field in one.settings]
             yield UsageError(
-                f"{key}={coupling} does not apply to {OPTIMIZER}={name}, which does not use"
+                f"{key}={coupling} does not apply to {OPTIMIZER_KEY}={name}, which does not use"
                 f" optim.{field}",
-                keys=(key, OPTIMIZER),
-                remedy=[set_to(key, "none"), set_to(OPTIMIZER, *others)],
+                keys=(key, OPTIMIZER_KEY),
+                remedy=[set_to(key, "none"), set_to(OPTIMIZER_KEY, *others)],
             )
 
 
@@ -260,7 +256,7 @@ def used_settings(optimizer: str) -> Collection[str] | None:
     """Returns the fields of the section `optim` that an optimiser uses, or None if unknown."""
     if optimizer in OPTIMIZERS:
         return OPTIMIZERS[optimizer].settings
-    own = extensions.REGISTERED.get((OPTIMIZER, optimizer))
+    own = extensions.REGISTERED.get((OPTIMIZER_KEY, optimizer))
     return None if own is None else own.reads
 
 
@@ -275,7 +271,9 @@ def check_factors(config: "Config", ramp: RampSchedule) -> Iterator[UsageError]:
     is_sane, stages = settings()[ScheduleConfig.lr_factors].is_in_range, ramp.stages
     given = [factor if is_sane(factor) else 1.0 for factor in factors] or [1.0]
     fitting = [*given, *given[-1:] * len(stages)][: len(stages)]
-    offered = [set_to(ScheduleConfig.lr_factors, fitting)] if len(stages) <= MOST_OFFERED else []
+    offered = (
+        [set_to(ScheduleConfig.lr_factors, fitting)] if len(stages) <= MOST_STAGES_OFFERED else []
+    )
     without = set_to(ScheduleConfig.lr_factors, None)
     if wrong := [factor for factor in factors if not is_sane(factor)]:
         yield UsageError(
@@ -285,7 +283,7 @@ def check_factors(config: "Config", ramp: RampSchedule) -> Iterator[UsageError]:
             remedy=[*offered, without],
         )
     if len(factors) != len(stages):
-        sizes = listed([str(stage.global_batch_size) for stage in stages], most=MOST_SHOWN)
+        sizes = listed([str(stage.global_batch_size) for stage in stages], most=MOST_NAMED)
         has_list = config.model.step_batch_size_schedule is not None
         yield UsageError(
             f"{ScheduleConfig.lr_factors} lists the factors of {counted(len(factors), 'stage')},"

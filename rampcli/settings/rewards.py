@@ -13,9 +13,9 @@ import os
 from dataclasses import dataclass
 
 from rampcli.errors import UsageError, set_to
-from rampcli.plugins.extensions import REWARD, entry_point, find
+from rampcli.plugins.extensions import REWARD_KEY, entry_point, find
 
-KEY = REWARD
+KEY = REWARD_KEY
 TRUSTED_REWARD = "RAMPCLI_REWARD"
 """Environment variable of ranks: the function of a user that they may run."""
 BUILT_IN_REWARDS = ("exact_match", "contains", "length")

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from rampcli.batch.pairs import GENERATIONS_KEY
-from rampcli.batch.position import TOKENS
+from rampcli.batch.position import TOKENS_UNIT
 from rampcli.batch.step_schedule import LENGTH_KEY, SCHEDULE_KEY, threshold_unit
 from rampcli.errors import UsageError, example_of, set_to, shown
 from rampcli.settings.attributes import Section
@@ -210,12 +210,12 @@ def check_unused(config: "Config") -> Iterator[UsageError]:
         )
 
 
-def check_prompts(config: "Config") -> Iterator[UsageError]:
+def check_prompt_settings(config: "Config") -> Iterator[UsageError]:
     """Checks that prompts are read and counted, and that a response leaves room for its prompt."""
     if not is_rl(config):
         return
     schedule = config.model.step_batch_size_schedule
-    if schedule is not None and threshold_unit(schedule) == TOKENS:
+    if schedule is not None and threshold_unit(schedule) == TOKENS_UNIT:
         yield UsageError(
             f"{SCHEDULE_KEY}={schedule} counts tokens, and reinforcement learning counts prompts",
             keys=(SCHEDULE_KEY,),

@@ -11,16 +11,16 @@ from typing import Any
 from rampcli.errors import DamagedFileError, visible
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.event_kinds import EVALUATED, LOSSES_OF_AVERAGES
-from rampcli.runs.metrics import METRICS, PLACES, Metric
+from rampcli.runs.metrics import METRICS, PLACE_COLUMNS, Metric
 from rampcli.runs.rows import Tail, end_of_step
-from rampcli.tracking.tracker import SAMPLES, TOKENS, Position, Tracker
+from rampcli.tracking.tracker import SAMPLES_AXIS, TOKENS_AXIS, Position, Tracker
 
 TokensAt = Callable[[int], int | None]
 VALIDATED = ("loss", *LOSSES_OF_AVERAGES, "bits_per_byte")
 """Columns of a validation that have curves."""
 LOOK_EVERY_S = 2.0
 """Seconds between looks at the files of a run."""
-MOST_ROWS = 1000
+MOST_HELD_ROWS = 1000
 """Rows that are held in memory at once. The file is the backlog."""
 DAMAGED_READS = 3
 """Reads in a row that may find a damaged row. A resume cuts the file while it is being read."""
@@ -63,7 +63,7 @@ def point_of_step(row: dict[str, Any], declared: Sequence[Metric] = ()) -> Point
         metrics={
             known.get(name, Metric(visible(name), "")).tag(is_rl=is_rl): float(value)
             for name, value in row.items()
-            if name not in PLACES and _is_number(value)
+            if name not in PLACE_COLUMNS and _is_number(value)
         },
     )
 
@@ -188,7 +188,7 @@ class Follower:
             # A resume may repeat logged steps after this search for the end of them.
             tail = Tail(path, end_of_step(path, self.position.step))
             new = (row for row in tail.rows() if row["step"] > self.position.step)
-            rows = list(islice(new, MOST_ROWS))
+            rows = list(islice(new, MOST_HELD_ROWS))
         except DamagedFileError:
             self._damaged_reads += 1
             if self._damaged_reads == DAMAGED_READS:
@@ -223,9 +223,9 @@ class Follower:
         if self._already_logged > 0:
             self._already_logged -= 1
         else:
-            axes = {SAMPLES: float(point.samples)}
+            axes = {SAMPLES_AXIS: float(point.samples)}
             if point.tokens is not None:
-                axes[TOKENS] = float(point.tokens)
+                axes[TOKENS_AXIS] = float(point.tokens)
             self.tracker.log(
                 axes | point.metrics,
                 point.step,

@@ -16,7 +16,13 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from rampcli.errors import visible
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.metrics import GOALS
-from rampcli.tracking.tracker import SAMPLES, TOKENS, Facts, Position, Tracker
+from rampcli.tracking.tracker import (
+    SAMPLES_AXIS,
+    TOKENS_AXIS,
+    Position,
+    Tracker,
+    TrackerFacts,
+)
 
 OVER_DATA = {one.tag(is_rl=False) for one in GOALS}
 """Curves that are also drawn against samples and tokens, as validation losses are."""
@@ -43,7 +49,7 @@ class TensorBoard(Tracker):
             began += 1
         self._file = run.open_to_append(path)
         self._writer = RecordWriter(self._file)
-        self.facts: Facts = {"file": path.name}
+        self.facts: TrackerFacts = {"file": path.name}
         self._write(Event(wall_time=clock.time(), file_version="brain.Event:2"))
         self.flush()
 
@@ -63,9 +69,11 @@ class TensorBoard(Tracker):
 
     def log(self, metrics: Mapping[str, float], step: int, *, time: float) -> None:
         """Writes the values at their step, and some of them also at their samples and tokens."""
-        values = {tag: value for tag, value in metrics.items() if tag not in (SAMPLES, TOKENS)}
+        values = {
+            tag: value for tag, value in metrics.items() if tag not in (SAMPLES_AXIS, TOKENS_AXIS)
+        }
         self._write_scalars(values, step, time)
-        for axis in (SAMPLES, TOKENS):
+        for axis in (SAMPLES_AXIS, TOKENS_AXIS):
             if axis in metrics:
                 over_data = {
                     f"{tag} vs {axis}": value
@@ -86,7 +94,7 @@ class TensorBoard(Tracker):
         self.flush()
         self._writer.close()
 
-    def _cut_off(self, facts: Facts) -> None:
+    def _cut_off(self, facts: TrackerFacts) -> None:
         """Cuts the file of the last process at the byte that belongs to the position."""
         name, size = facts.get("file"), facts.get("bytes")
         if not isinstance(name, str) or not isinstance(size, int) or not _FILE.fullmatch(name):

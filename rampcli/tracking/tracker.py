@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rampcli.errors import DamagedFileError, reading
-from rampcli.files.guarded_folder import read_file
+from rampcli.files.guarded_folder import read_content
 from rampcli.files.records import COUNT, parse_json
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import Tail, end_of_rows, last_rows
 
-Facts = dict[str, str | int]
+TrackerFacts = dict[str, str | int]
 POSITION = {
     "step": COUNT,
     "sent": [str],
@@ -22,8 +22,8 @@ POSITION = {
     "facts": {...: (str, COUNT)},
 }
 """Shape of the file, in the notation of `rampcli.files.records`."""
-MOST_BYTES = 2**16
-SAMPLES, TOKENS = "samples", "tokens"
+MOST_POSITION_BYTES = 2**16
+SAMPLES_AXIS, TOKENS_AXIS = "samples", "tokens"
 """Metrics that say how much data was consumed: horizontal axes beside the step."""
 
 
@@ -44,7 +44,7 @@ class Position:
     points: int = 0
     reached: int = 0
     events_from: int = 0
-    facts: Facts = field(default_factory=dict)
+    facts: TrackerFacts = field(default_factory=dict)
 
 
 def position_file(run: RunDirectory, name: str) -> Path:
@@ -62,7 +62,7 @@ def read_position(run: RunDirectory, name: str) -> Position | None:
     if not os.path.lexists(path):
         return None
     with reading(path, kind=DamagedFileError):
-        content = read_file(path, most_bytes=MOST_BYTES, follows_links=False)
+        content = read_content(path, most_bytes=MOST_POSITION_BYTES, follows_links=False)
     facts: dict[str, Any] = parse_json(content, POSITION, where=str(path))
     return Position(**{name: facts[name] for name in POSITION})
 
@@ -102,7 +102,7 @@ class Tracker(Protocol):
             because an earlier process was killed. They are not logged again.
     """
 
-    facts: Facts
+    facts: TrackerFacts
     logged: int
 
     def log_config(self, settings: Mapping[str, Any]) -> None:
@@ -112,7 +112,8 @@ class Tracker(Protocol):
         """Adds a point to the curves.
 
         Args:
-            metrics: values by tag, such as train/loss, with `SAMPLES` and, if known, `TOKENS`.
+            metrics: values by tag, such as train/loss, with `SAMPLES_AXIS` and, if known,
+                `TOKENS_AXIS`.
             step: optimiser steps taken. Several points may have the same step.
             time: when the values were measured, in seconds since 1970.
         """

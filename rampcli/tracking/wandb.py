@@ -10,7 +10,13 @@ from typing import Any
 import wandb
 
 from rampcli.runs.directory import RunDirectory
-from rampcli.tracking.tracker import SAMPLES, TOKENS, Facts, Position, Tracker
+from rampcli.tracking.tracker import (
+    SAMPLES_AXIS,
+    TOKENS_AXIS,
+    Position,
+    Tracker,
+    TrackerFacts,
+)
 
 PROJECT = "rampcli"
 STEP = "step"
@@ -41,8 +47,8 @@ class WeightsAndBiases(Tracker):
         # After a kill, the server may have points of the process that was killed.
         self.logged = max(0, self._run.step - position.points) if session else 0
         self._points += self.logged
-        self.facts: Facts = {"id": self._run.id, "session": Path(self._run.dir).parent.name}
-        for axis in (STEP, SAMPLES, TOKENS):
+        self.facts: TrackerFacts = {"id": self._run.id, "session": Path(self._run.dir).parent.name}
+        for axis in (STEP, SAMPLES_AXIS, TOKENS_AXIS):
             self._run.define_metric(axis)
         self._run.define_metric("*", step_metric=STEP)
 
@@ -67,7 +73,7 @@ class WeightsAndBiases(Tracker):
         del self.facts["session"]
 
 
-def _set_defaults(folder: Path, name: str, facts: Facts) -> None:
+def _set_defaults(folder: Path, name: str, facts: TrackerFacts) -> None:
     """Sets variables of wandb that the user has not set."""
     defaults = {
         "WANDB_DIR": str(folder),

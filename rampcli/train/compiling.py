@@ -21,7 +21,7 @@ from rampcli.settings.config import Config
 from rampcli.train.build import compile_layers, recompute_activations
 from rampcli.train.passes import Passes
 
-REMEDY = "a C++ compiler (`apt install g++`), space in TORCHINDUCTOR_CACHE_DIR"
+COMPILER_REMEDY = "a C++ compiler (`apt install g++`), space in TORCHINDUCTOR_CACHE_DIR"
 
 
 def compile_ahead(config: Config, *, micro_batch_size: int, world_size: int) -> None:
@@ -82,7 +82,7 @@ def compile_passes(passes: Passes, config: Config, batch_plan: BatchPlan) -> Non
     except failure() as error:
         raise RampcliError(
             f"torch.compile fails on this machine: {error}",
-            remedy=f"{REMEDY}, or trainer.compile=false",
+            remedy=f"{COMPILER_REMEDY}, or trainer.compile=false",
         ) from error
     for part in passes.parts:
         part.zero_grad()

@@ -67,7 +67,7 @@ class GroupNorms:
         self._norms = []
         try:
             with torch.compiler.set_stance("force_eager") if is_only else nullcontext():
-                yield halves(*batch) if is_only else batch
+                yield halves_of(*batch) if is_only else batch
         finally:
             self._norms = None
 
@@ -104,7 +104,7 @@ class GroupNorms:
             self._norms.append(torch.linalg.vector_norm(gradient, dtype=torch.float32))
 
 
-def halves(batch: MicroBatch) -> list[MicroBatch]:
+def halves_of(batch: MicroBatch) -> list[MicroBatch]:
     """Returns the two halves of a micro batch, the first of which may have a sample more."""
     planes = (batch.tokens, batch.labels, batch.positions)
     parts = [plane.tensor_split(2) for plane in planes if plane is not None]

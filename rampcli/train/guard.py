@@ -12,9 +12,9 @@ from rampcli.runs.manifest import complete_checkpoints
 from rampcli.settings.trainer import OnNonfinite
 from rampcli.train.step import Limits, StepResult
 
-WINDOW_STEPS = 128
+COMPARED_STEPS = 128
 """Number of earlier steps with which a step is compared."""
-MIN_STEPS = WINDOW_STEPS // 2
+MIN_STEPS = COMPARED_STEPS // 2
 """Earlier steps that a comparison needs. Fewer say too little about the spread."""
 
 
@@ -48,7 +48,7 @@ class StepGuard:
         self.sigma = sigma
         self.checkpoints = checkpoints
         self.unit = unit
-        self._recent = deque(recent, maxlen=WINDOW_STEPS)
+        self._recent = deque(recent, maxlen=COMPARED_STEPS)
         self._set_limits()
 
     @property

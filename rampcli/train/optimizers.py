@@ -10,7 +10,7 @@ from torch.optim import Optimizer as TorchOptimizer
 from rampcli.config.extension_settings import extension_function
 from rampcli.errors import UsageError, set_to
 from rampcli.models.decoder import Decoder
-from rampcli.plugins.extensions import OPTIMIZER
+from rampcli.plugins.extensions import OPTIMIZER_KEY
 from rampcli.settings.config import Config
 from rampcli.settings.optim import OptimConfig, ScheduleConfig
 from rampcli.settings.optimizers import OPTIMIZERS
@@ -25,7 +25,7 @@ def build_optimizers(parts: Sequence[Decoder], optim: OptimConfig) -> list[Torch
     Raises:
         UsageError: the optimiser is an extension that is not known here.
     """
-    extension = extension_function(OPTIMIZER, optim.optimizer, optim)
+    extension = extension_function(OPTIMIZER_KEY, optim.optimizer, optim)
     if extension is None:
         build = resolve_name(OPTIMIZERS[optim.optimizer].builder)
         built: list[TorchOptimizer] = build(parts, optim)
@@ -60,10 +60,10 @@ def check_coupled(optimizers: Sequence[TorchOptimizer], config: Config) -> None:
     ):
         if coupling != "none" and not is_there:
             raise UsageError(
-                f"{key}={coupling} does not apply to {OPTIMIZER}={optim.optimizer}, whose parameter"
-                f" groups do not have {what}",
-                keys=(key, OPTIMIZER),
-                remedy=[set_to(key, "none"), set_to(OPTIMIZER, *OPTIMIZERS)],
+                f"{key}={coupling} does not apply to {OPTIMIZER_KEY}={optim.optimizer}, whose"
+                f" parameter groups do not have {what}",
+                keys=(key, OPTIMIZER_KEY),
+                remedy=[set_to(key, "none"), set_to(OPTIMIZER_KEY, *OPTIMIZERS)],
             )
 
 

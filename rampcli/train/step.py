@@ -20,7 +20,7 @@ from rampcli.parallel.mesh import is_first_copy, local_part
 from rampcli.train.group_norms import GroupNorms
 from rampcli.train.passes import Passes
 
-MOST_GROUPS = 32
+MOST_LOSS_GROUPS = 32
 """Groups of samples at most whose losses a validation tells apart. Passes go to them in turn."""
 
 
@@ -143,8 +143,8 @@ class Validation:
         corpus: name of the corpus in `data.validation`, or None if it has no name.
         bits_per_byte: bits per byte of the text that the valid tokens stand for. None if the loss
             is not finite, or if it is unknown how many bytes a token stands for.
-        groups: sum of the losses and number of the valid tokens in each of at most `MOST_GROUPS`
-            groups of samples.
+        groups: sum of the losses and number of the valid tokens in each of at most
+            `MOST_LOSS_GROUPS` groups of samples.
         of_averages: mean loss of each average of the weights, by its setting in `average`.
     """
 
@@ -313,9 +313,9 @@ def validate(
         begin(VALIDATING)
         of_chunk = passes.forward(chunk, bytes_of_tokens)
         totals += of_chunk
-        if turn < MOST_GROUPS:
+        if turn < MOST_LOSS_GROUPS:
             by_group.append(torch.zeros_like(totals))
-        by_group[turn % MOST_GROUPS] += of_chunk
+        by_group[turn % MOST_LOSS_GROUPS] += of_chunk
         between()
         begin(READING_VALIDATION)
     begin(VALIDATING)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-STEP = "step "
+STEP_MARK = "step "
 """Prefix of the marks of steps."""
-ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of GPU activity that operators start."""
 NCCL, GLOO = "nccl", "gloo:"
 """Prefixes of collectives: of kernels on the GPU, and of work on the CPU."""
@@ -60,7 +60,7 @@ def read_trace(path: Path) -> tuple[dict[str, Operator], float]:
         progress and nothing was computed. Waiting for slower ranks is part of them.
     """
     events = [each for each in json.loads(path.read_bytes())["traceEvents"] if each["ph"] == "X"]
-    on_gpu = [event for event in events if event["cat"] in ON_GPU]
+    on_gpu = [event for event in events if event["cat"] in GPU_CATEGORIES]
     calls: defaultdict[Any, list[Event]] = defaultdict(list)
     operators: defaultdict[str, Operator] = defaultdict(Operator)
     names = {}
@@ -86,7 +86,7 @@ def _exchange_us(
     marks = [
         event
         for event in events
-        if event["cat"] == "user_annotation" and event["name"].startswith(STEP)
+        if event["cat"] == "user_annotation" and event["name"].startswith(STEP_MARK)
     ]
     if on_gpu:
         prefix = NCCL

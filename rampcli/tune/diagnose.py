@@ -33,16 +33,13 @@ from rampcli.train.stopping import Stopper, StopRequest
 from rampcli.tune.diagnosis import (
     ALONE,
     AS_IS,
-    FIXED,
-    GRADIENTS,
     IN_MEMORY,
-    NEIGHBOURS,
     NO_EXCHANGE,
     NO_GRADIENTS,
     NO_TOKENS,
     NO_WEIGHTS,
-    WAITING,
     Diagnosis,
+    PartName,
 )
 from rampcli.tune.median import FEWEST
 from rampcli.tune.sizes import timed_batch_plan
@@ -270,20 +267,20 @@ def conditions_of(trainer: Trainer) -> tuple[dict[str, Condition], dict[str, str
     missed: dict[str, str] = {}
     if dist.get_world_size() > 1:
         if reason := why_gradients_need_exchange(meshes):
-            missed[GRADIENTS] = reason
+            missed[PartName.GRADIENTS] = reason
         else:
             found[NO_GRADIENTS] = Condition(gradients=False)
             if meshes.weights[SHARD].size() > 1:
                 found[NO_WEIGHTS] = Condition(gradients=False, weights=False)
         if reason := why_step_needs_all_ranks(meshes, trainer.config.optim.optimizer):
-            missed |= {WAITING: reason, NEIGHBOURS: reason}
+            missed |= {PartName.WAITING: reason, PartName.NEIGHBOURS: reason}
         else:
             found[NO_EXCHANGE] = Condition(gradients=False, weights=False, sums=False)
             found[ALONE] = replace(found[NO_EXCHANGE], alone=True)
     if dist.get_world_size() > 1 and ALONE not in found:
-        missed[FIXED] = missed[WAITING]
+        missed[PartName.FIXED] = missed[PartName.WAITING]
     elif trainer.config.trainer.compile:
-        missed[FIXED] = "the layers are compiled for one size"
+        missed[PartName.FIXED] = "the layers are compiled for one size"
     else:
         found[NO_TOKENS] = replace(list(found.values())[-1], reads=False, few_tokens=True)
     return found, missed

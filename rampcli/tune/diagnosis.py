@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -23,48 +24,52 @@ AS_IS, IN_MEMORY, NO_GRADIENTS, NO_WEIGHTS, NO_EXCHANGE, ALONE, NO_TOKENS = (
     "few tokens",
 )
 """Conditions of a step. Each of the first six leaves out one thing more than the one before."""
-DATA, GRADIENTS, WEIGHTS, WAITING, NEIGHBOURS, FIXED, TOKENS, THREADS = (
-    "waiting for data",
-    "exchange of gradients",
-    "gathering of weights",
-    "waiting for the slowest rank",
-    "other ranks on the same processors",
-    "work that does not depend on the tokens",
-    "computing",
-    "too many threads",
-)
-"""Parts of a step."""
+
+
+class PartName(StrEnum):
+    """A part of a step."""
+
+    DATA = "waiting for data"
+    GRADIENTS = "exchange of gradients"
+    WEIGHTS = "gathering of weights"
+    WAITING = "waiting for the slowest rank"
+    NEIGHBOURS = "other ranks on the same processors"
+    FIXED = "work that does not depend on the tokens"
+    TOKENS = "computing"
+    THREADS = "too many threads"
+
+
 LEFT_OUT = {
-    IN_MEMORY: DATA,
-    NO_GRADIENTS: GRADIENTS,
-    NO_WEIGHTS: WEIGHTS,
-    NO_EXCHANGE: WAITING,
-    ALONE: NEIGHBOURS,
+    IN_MEMORY: PartName.DATA,
+    NO_GRADIENTS: PartName.GRADIENTS,
+    NO_WEIGHTS: PartName.WEIGHTS,
+    NO_EXCHANGE: PartName.WAITING,
+    ALONE: PartName.NEIGHBOURS,
 }
 """Part of the step that each condition leaves out in addition to the condition before it."""
 REMEDIES = {
-    DATA: (
+    PartName.DATA: (
         "`rampcli data build` writes files that load fastest; or data.path on a"
         " faster disk, or more memory for the page cache"
     ),
-    GRADIENTS: f"raise {ACCUMULATE_KEY} with a larger {GLOBAL_KEY}, or raise {MICRO_KEY}",
-    WEIGHTS: (
+    PartName.GRADIENTS: f"raise {ACCUMULATE_KEY} with a larger {GLOBAL_KEY}, or raise {MICRO_KEY}",
+    PartName.WEIGHTS: (
         f"a smaller {SHARD_KEY}, such as the devices of a node, or 1 for no sharding; or raise"
         f" {MICRO_KEY}"
     ),
-    WAITING: (
+    PartName.WAITING: (
         "stop other programs on these hosts, or use fewer processes per host (trainer.devices)"
     ),
-    NEIGHBOURS: (
+    PartName.NEIGHBOURS: (
         "fewer processes per host (trainer.devices), or fewer threads each (OMP_NUM_THREADS)"
     ),
-    FIXED: f"a larger {MICRO_KEY}, which `rampcli tune` finds, or trainer.compile=true",
+    PartName.FIXED: f"a larger {MICRO_KEY}, which `rampcli tune` finds, or trainer.compile=true",
 }
 """What reduces the share of a part."""
-LEAST_SHARE = 0.1
+BOTTLENECK_SHARE = 0.1
 """A part of a step is a bottleneck if it certainly takes more than this share."""
 TIMES_SHAPE = {"condition": str, "threads": (POSITIVE, None), "s": [RATE]}
-DIAGNOSIS = {
+DIAGNOSIS_SHAPE = {
     "times": [TIMES_SHAPE],
     "not_measured": {...: str},
     "threads": POSITIVE,
@@ -77,14 +82,14 @@ class StepPart:
     """A part of a step.
 
     Attributes:
-        what: its name, such as `DATA`.
+        what: its name, such as `PartName.DATA`.
         s: seconds of a step, not below 0.
         share, low, high: share of the whole step, and the interval that it lies in with a
             confidence of `rampcli.tune.median.CONFIDENCE`. None is below 0.
-        threads: for `THREADS`, the number of threads with which the step is fastest.
+        threads: for `PartName.THREADS`, the number of threads with which the step is fastest.
     """
 
-    what: str
+    what: PartName
     s: float
     share: float
     low: float
@@ -134,18 +139,18 @@ class Diagnosis:
                 parts.append(self._part(part, before_s - median_s, before, condition))
                 before, before_s = condition, median_s
         if NO_TOKENS not in self.seconds:
-            return [*parts, self._part(TOKENS, before_s, before)]
+            return [*parts, self._part(PartName.TOKENS, before_s, before)]
         few_s = min(before_s, self._median_s(NO_TOKENS))
         return [
             *parts,
-            self._part(FIXED, few_s, NO_TOKENS),
-            self._part(TOKENS, before_s - few_s, before, NO_TOKENS),
+            self._part(PartName.FIXED, few_s, NO_TOKENS),
+            self._part(PartName.TOKENS, before_s - few_s, before, NO_TOKENS),
         ]
 
     @property
     def exchange_share(self) -> float | None:
         """Share of a step that ranks spend on exchange; None if no part of it was measured."""
-        exchange = (GRADIENTS, WEIGHTS, WAITING)
+        exchange = (PartName.GRADIENTS, PartName.WEIGHTS, PartName.WAITING)
         shares = [part.share for part in self.parts if part.what in exchange]
         return sum(shares) if shares else None
 
@@ -154,7 +159,9 @@ class Diagnosis:
         """Time saved by the best smaller number of threads; None if no other number was tried."""
         in_memory_s = median_of(self.seconds[IN_MEMORY]).s
         savings = [
-            self._between(THREADS, in_memory_s - median_of(times).s, gains, threads=threads)
+            self._between(
+                PartName.THREADS, in_memory_s - median_of(times).s, gains, threads=threads
+            )
             for threads, times in self.by_threads.items()
             for gains in [_differences(self.seconds[IN_MEMORY], times)]
         ]
@@ -166,28 +173,30 @@ class Diagnosis:
             return False
         return all(part.high - part.low <= 2 * spread for part in self._parts_and_threads())
 
-    def bottlenecks(self, config: Config) -> dict[str, str]:
-        """Returns the parts that certainly take more than `LEAST_SHARE` of a step, largest first.
+    def bottlenecks(self, config: Config) -> dict[PartName, str]:
+        """Returns the parts that certainly take over `BOTTLENECK_SHARE` of a step, largest first.
 
-        Each has a message: its share, and what reduces it. `FIXED` comes last, because a part of it
-        is always necessary. If there is no such part, the result is `TOKENS`.
+        Each has a message: its share, and what reduces it. `PartName.FIXED` comes last, because a
+        part of it is always necessary. If there is no such part, the result is `PartName.TOKENS`.
         """
         large = [
             part
             for part in self._parts_and_threads()
-            if part.low > LEAST_SHARE and part.what != TOKENS
+            if part.low > BOTTLENECK_SHARE and part.what != PartName.TOKENS
         ]
-        large.sort(key=lambda part: (part.what == FIXED, -part.share))
+        large.sort(key=lambda part: (part.what == PartName.FIXED, -part.share))
         found = {part.what: _message(part, config) for part in large}
-        return found or {TOKENS: self._no_bottleneck()}
+        return found or {PartName.TOKENS: self._no_bottleneck()}
 
     def _no_bottleneck(self) -> str:
-        if not self.is_precise(spread=LEAST_SHARE):
+        if not self.is_precise(spread=BOTTLENECK_SHARE):
             return (
                 "no bottleneck was found, but times vary too much to exclude one: measure on an"
                 " idle machine"
             )
-        computing = sum(part.share for part in self.parts if part.what in (FIXED, TOKENS))
+        computing = sum(
+            part.share for part in self.parts if part.what in (PartName.FIXED, PartName.TOKENS)
+        )
         return (
             f"computing takes {computing:.0%} of the step: no bottleneck outside the model"
             f"{' in what was measured' if self.not_measured else ''}"
@@ -199,14 +208,16 @@ class Diagnosis:
     def _median_s(self, condition: str) -> float:
         return median_of(self.seconds[condition]).s
 
-    def _part(self, what: str, s: float, condition: str, without: str | None = None) -> StepPart:
+    def _part(
+        self, what: PartName, s: float, condition: str, without: str | None = None
+    ) -> StepPart:
         """Returns a part of `s` seconds: the time that `without` saves of another condition."""
         times = self.seconds[condition]
         gains = times if without is None else _differences(times, self.seconds[without])
         return self._between(what, s, gains)
 
     def _between(
-        self, what: str, s: float, gains: Sequence[float], *, threads: int | None = None
+        self, what: PartName, s: float, gains: Sequence[float], *, threads: int | None = None
     ) -> StepPart:
         """Returns a part with the interval of the median of its gains, one per round.
 
@@ -247,14 +258,18 @@ def _differences(times: Sequence[float], others: Sequence[float]) -> list[float]
 
 
 def _message(part: StepPart, config: Config) -> str:
-    if part.what == THREADS:
+    if part.what == PartName.THREADS:
         threads = "1 thread" if part.threads == 1 else f"{part.threads} threads"
         return (
             f"{threads} would save {part.share:.0%} of the step: set OMP_NUM_THREADS={part.threads}"
         )
     remedy = REMEDIES[part.what]
     reduces_each = config.trainer.accumulate_reduce == "each"
-    if part.what == GRADIENTS and reduces_each and config.parallel.data_parallel_shard_size != 1:
+    if (
+        part.what == PartName.GRADIENTS
+        and reduces_each
+        and config.parallel.data_parallel_shard_size != 1
+    ):
         remedy = f"trainer.accumulate_reduce=last, or {remedy}"
     return f"{part.what} takes {part.share:.0%} of the step: {remedy}"
 
@@ -266,7 +281,7 @@ def read_diagnosis(folder: Path, file: str = DIAGNOSIS_FILE) -> Diagnosis:
         FileNotFoundError: there is none.
         DamagedFileError: diagnosis.json is not what `Diagnosis.to_json` returns.
     """
-    facts = read_json(folder / file, DIAGNOSIS)
+    facts = read_json(folder / file, DIAGNOSIS_SHAPE)
     times = facts.pop("times")
     facts.pop("exchange_share", None)  # it follows from the times
     return Diagnosis(

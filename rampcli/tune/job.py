@@ -23,7 +23,7 @@ from rampcli.tune.run import Search, folder_of, lock_search
 from rampcli.tune.trial import RANK, Trials
 from rampcli.tune.trial_files import EFFORT, Effort
 
-OPTIONS = {
+OPTIONS_SHAPE = {
     "exhaustive": bool,
     "effort": EFFORT,
     "conditions?": {},
@@ -32,7 +32,7 @@ OPTIONS = {
 command finds what the job has found, even if the node has other versions of packages."""
 
 
-def submit(search: Search, report: Callable[[str], None]) -> list[Job]:
+def submit_search(search: Search, report: Callable[[str], None]) -> list[Job]:
     """Submits a job that searches on the nodes of the run's largest stage.
 
     Args:
@@ -97,7 +97,7 @@ def search_of(folder: RunDirectory) -> Search:
     Raises:
         DamagedFileError: a file of the search is damaged.
     """
-    options = read_json(folder.path / "options.json", OPTIONS)
+    options = read_json(folder.path / "options.json", OPTIONS_SHAPE)
     return Search(
         run_plan(snapshot.read(folder.config)),
         Effort(**options["effort"]),

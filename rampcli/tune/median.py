@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from math import exp, lgamma, log
 from statistics import median
 
-CONFIDENCE = 0.95
+from rampcli.batch.noise_scale import CONFIDENCE
+
 FEWEST = 6
 """Fewest times for an interval: all lie on one side of the median in 3% of the cases."""
 

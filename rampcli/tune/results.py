@@ -164,7 +164,7 @@ def _trial(row: dict[str, Any], path: Path) -> Trial:
     return Trial(**{name: row.get(name) for name in FIELDS} | {"medians": medians})
 
 
-def to_json(
+def tune_json(
     conditions: dict[str, Any], trials: Sequence[Trial], sequence_length: int
 ) -> dict[str, Any]:
     """Returns the content of tune.json, which `rampcli tune --json` prints."""

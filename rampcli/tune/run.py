@@ -9,7 +9,7 @@ from rampcli.config.layers import sources_named
 from rampcli.errors import UsageError, printable
 from rampcli.estimate.memory import estimate_memory
 from rampcli.launch.protocol import launcher_of, launchers
-from rampcli.launch.run import describe
+from rampcli.launch.run import write_run_files
 from rampcli.launch.run_lock import WAIT_S, lock_run
 from rampcli.launch.start_checks import check_corpora, check_launcher, check_place
 from rampcli.machine.host import available_bytes
@@ -155,7 +155,7 @@ class Search:
             self._set_aside(report, other=", ".join(changed))
         folder = folder_of(self.resolved)
         self.directory.make_folder(folder.path)
-        describe(folder, self.resolved, [])
+        write_run_files(folder, self.resolved, [])
 
     def _set_aside(self, report: Callable[[str], None], *, other: str) -> None:
         """Renames tune.json, if there is one, and reports its new name and which conditions differ.
@@ -221,4 +221,6 @@ class Search:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content of tune.json."""
-        return results.to_json(self.conditions, self.outcomes(), self.resolved.plan.sequence_length)
+        return results.tune_json(
+            self.conditions, self.outcomes(), self.resolved.plan.sequence_length
+        )

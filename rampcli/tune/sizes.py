@@ -7,7 +7,7 @@ from rampcli.batch.division import divisors
 from rampcli.batch.node_policies import NODES_KEY, POLICY_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, NUM_NODES_KEY, BatchPlan
 from rampcli.batch.ramp import RAMP_KEY
-from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
+from rampcli.batch.step_schedule import SCHEDULE_KEY, schedule_text
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.layers import as_recipe, sources_named, with_values
 from rampcli.config.phases import phases_named, sets_batch
@@ -28,7 +28,7 @@ MOST_MICRO_BATCHES = 8
 """Most micro batches of a timed step, because a step of hundreds would take minutes."""
 ENDLESS_STEPS = 10**9
 """Length of a trial's run. The search ends it long before."""
-TUNE = "rampcli tune"
+TUNE_PLACE = "rampcli tune"
 
 
 def run_of_phase(resolved: Resolved, name: str | None) -> Resolved:
@@ -51,7 +51,7 @@ def run_of_phase(resolved: Resolved, name: str | None) -> Resolved:
     if name is None or name not in reached:
         choices = [f"--phase {one}" for one in reached]
         message = (
-            f"{TUNE} measures the steps of one phase, and this run has {phases_named(names)}"
+            f"{TUNE_PLACE} measures the steps of one phase, and this run has {phases_named(names)}"
             if name is None
             else f"--phase {name}: this run has {phases_named(names) if names else 'no phases'}"
         )
@@ -73,8 +73,8 @@ def run_of_phase(resolved: Resolved, name: str | None) -> Resolved:
         sizes = phase.plan.ramp.thresholds
         values[RAMP_KEY] = None
         values[GLOBAL_KEY] = sizes[0].global_batch_size if len(sizes) == 1 else None
-        values[SCHEDULE_KEY] = None if len(sizes) == 1 else to_text(sizes)
-    alone = run_plan(with_values(as_recipe(phase.config), values, TUNE).config())
+        values[SCHEDULE_KEY] = None if len(sizes) == 1 else schedule_text(sizes)
+    alone = run_plan(with_values(as_recipe(phase.config), values, TUNE_PLACE).config())
     return replace(alone, phases=(replace(alone.phases[0], files=phase.files),))
 
 
@@ -102,7 +102,7 @@ def candidates(resolved: Resolved) -> list[Candidate]:
     batches, found = _batches(resolved.plan), []
     for size in divisors(max(batches), most=MOST_SAMPLES):
         settings = micro_batch_settings(resolved.phases[0], size)
-        stack = with_values(resolved.config, settings, TUNE)
+        stack = with_values(resolved.config, settings, TUNE_PLACE)
         try:
             changed = run_plan(with_decided_references(stack).config())
         except UsageError:
@@ -180,5 +180,5 @@ def trial_config(resolved: Resolved, candidate: Candidate, folder: Path) -> Conf
             CheckpointConfig.every_steps: None,
             NoiseScaleConfig.every_steps: None,
         },
-        TUNE,
+        TUNE_PLACE,
     ).config()

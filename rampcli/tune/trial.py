@@ -10,9 +10,9 @@ from rampcli.batch.plan import MICRO_KEY
 from rampcli.errors import RampcliError
 from rampcli.launch.elastic import World
 from rampcli.launch.protocol import StartRanks
-from rampcli.launch.run import describe
+from rampcli.launch.run import write_run_files
 from rampcli.launch.supervise import wait_for_orphans
-from rampcli.launch.workers import WorkerLog, Workers, WorkersExit
+from rampcli.launch.workers import POLL_S, WorkerLog, Workers, WorkersExit
 from rampcli.machine.host import count_oom_kills
 from rampcli.machine.lifeline import StopSignals
 from rampcli.planning.run_plan import Resolved, run_plan
@@ -27,7 +27,6 @@ FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT = "fits", "out of memory", "thrashes", 
 """Verdicts on a micro batch size."""
 RANK = "rampcli.tune.rank"
 """Program of a rank."""
-POLL_S = 0.1
 START_S = 300.0
 """Time that ranks may take to start, besides the time of the trial: a cluster may first have to
 end the ranks of the trial before, or to load a container."""
@@ -195,7 +194,7 @@ class Trials:
         trial = TrialDirectory(self.folder_of(candidate))
         RunDirectory(trial.path.parent).claim()
         self.run.remove_tree(trial.path)
-        describe(trial, run_plan(trial_config(self.resolved, candidate, trial.path)), [])
+        write_run_files(trial, run_plan(trial_config(self.resolved, candidate, trial.path)), [])
         trial.write_order(
             TrialOrder(
                 timed=candidate.timed,

@@ -17,7 +17,7 @@ EFFORT = {
     "spread": RATE,
     "timeout_s": RATE,
 }
-ORDER_SHAPE = {"timed": [POSITIVE], "effort": EFFORT, "diagnose_s": (RATE, None)}
+TRIAL_ORDER_SHAPE = {"timed": [POSITIVE], "effort": EFFORT, "diagnose_s": (RATE, None)}
 TRIAL_TIMES_SHAPE = {"accumulate_grad_batches": POSITIVE, "step_s": [RATE]}
 SIGNS = ("watched_steps", "allocator_retries", "major_faults", "swapped_bytes")
 """Signs that memory is short: how often a GPU's memory was full and the allocator freed its cache,
@@ -115,7 +115,7 @@ class TrialDirectory(RunDirectory):
         Raises:
             DamagedFileError: it is not what `write_order` writes.
         """
-        facts = read_json(self.path / "trial.json", ORDER_SHAPE)
+        facts = read_json(self.path / "trial.json", TRIAL_ORDER_SHAPE)
         return TrialOrder(
             timed=tuple(facts["timed"]),
             effort=Effort(**facts["effort"]),

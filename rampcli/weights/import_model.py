@@ -10,7 +10,7 @@ from rampcli.files import hub
 from rampcli.files.guarded_folder import replace_file
 from rampcli.models.huggingface_config import as_settings, has_weights, read_config
 
-REMEDY = "a model that save_pretrained wrote, with config.json and *.safetensors"
+MODEL_REMEDY = "a model that save_pretrained wrote, with config.json and *.safetensors"
 
 
 def import_model(model: str, file: Path) -> dict[str, Any]:
@@ -33,16 +33,16 @@ def import_model(model: str, file: Path) -> dict[str, Any]:
     if file.exists():
         raise UsageError(f"{file} exists already", remedy="another name")
     if hub.is_hub_name(model):
-        snapshot = hub.open_snapshot(model, hub.CONFIG_FILE, remedy=REMEDY)
+        snapshot = hub.open_snapshot(model, hub.CONFIG_FILE, remedy=MODEL_REMEDY)
         settings, name = as_settings(read_config(snapshot.folder)), snapshot.name
         if hub.find_weights(snapshot) is None:
-            raise UsageError(f"{name} has no weights in safetensors", remedy=REMEDY)
+            raise UsageError(f"{name} has no weights in safetensors", remedy=MODEL_REMEDY)
         settings["init_from"] = name
     else:
         folder = Path(model).expanduser()
         settings, name = as_settings(read_config(folder)), folder.name
         if not has_weights(folder):
-            raise UsageError(f"{folder} holds no *.safetensors", remedy=REMEDY)
+            raise UsageError(f"{folder} holds no *.safetensors", remedy=MODEL_REMEDY)
         settings["init_from"] = str(folder.resolve())
     file.parent.mkdir(parents=True, exist_ok=True)
     comment = f"# {visible(name)}, with its weights to start from.\n"

@@ -30,7 +30,7 @@ DECIDED = maxtext_mesh.DECIDED | {RAMP_KEY: RAMP_SETTINGS}
 """The words of `COMBINED` that decide a key of ours and no other size."""
 FOREIGN = frozenset({*SPELLINGS, *COMBINED})
 """Every word that is accepted."""
-CHECKS = tuple(check for one in _ALL for check in one.checks)
+LAYER_CHECKS = tuple(check for one in _ALL for check in one.checks)
 """Functions that refuse words in layers. They are called before words are translated."""
 SETTLING = tuple(settle for one in _ALL for settle in one.settles)
 """Functions that give our keys what words in layers mean, with notes. They are called in turn."""

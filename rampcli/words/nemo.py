@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from rampcli.batch.node_policies import nemo_schedule
 from rampcli.batch.plan import GLOBAL_KEY
-from rampcli.batch.position import STEPS
+from rampcli.batch.position import STEPS_UNIT
 from rampcli.batch.quantities import listed
 from rampcli.batch.run_settings import DECREASE_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY, threshold_unit, to_entries
@@ -163,7 +163,7 @@ def write_megatron(source: Source) -> Translation:
             "Megatron core after 0.17 has no --rampup-batch-size;"
             f" use --step-batch-size-schedule {thresholds!r}",
         )
-    if threshold_unit(source.step_batch_size_schedule or "") == STEPS:
+    if threshold_unit(source.step_batch_size_schedule or "") == STEPS_UNIT:
         unsaid += ("Megatron-LM has no thresholds in steps; here they are the same in tokens",)
     words = to_flags({argument: values.get(key) for argument, key in ARGUMENTS.items()})
     return Translation(words=words, unsaid=unsaid)

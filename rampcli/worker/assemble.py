@@ -42,7 +42,7 @@ from rampcli.settings.config import Config
 from rampcli.settings.data import validation_names
 from rampcli.settings.rl import is_rl, unit_of
 from rampcli.settings.trainer import TrainerConfig
-from rampcli.train.compiling import REMEDY, compile_ahead, why_not_compiled
+from rampcli.train.compiling import COMPILER_REMEDY, compile_ahead, why_not_compiled
 from rampcli.train.group_norms import GroupNorms
 from rampcli.train.guard import StepGuard
 from rampcli.train.loop import Trainer
@@ -192,7 +192,7 @@ def train(
             phase = with_working_compiler(phase, run, cannot_compile)
         begin(LOADING)
         if dist.get_rank() == 0:
-            for reason in faults_of(phase.config, device):
+            for reason in departures_from_plan(phase.config, device):
                 run.append_event("fault", reason=reason)
             run.append_event(
                 "load",
@@ -229,13 +229,13 @@ def with_working_compiler(
         rank, reason = next(iter(reasons.items()))
         run.append_event(
             "fault",
-            reason=f"rank {rank} cannot compile layers, so no rank does; compiling needs {REMEDY}:"
-            f" {reason}",
+            reason=f"rank {rank} cannot compile layers, so no rank does; compiling needs"
+            f" {COMPILER_REMEDY}: {reason}",
         )
     return with_choice(phase, TrainerConfig.compile, False)
 
 
-def faults_of(config: Config, device: torch.device) -> Iterator[str]:
+def departures_from_plan(config: Config, device: torch.device) -> Iterator[str]:
     """Yields warnings about this machine.
 
     Each names something that makes steps slower, or makes them take more memory, than planned.

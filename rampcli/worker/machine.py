@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 TIMEOUT = timedelta(seconds=15)
-NUMBERS = 1000
+REDUCED_NUMBERS = 1000
 
 
 def main() -> None:
@@ -98,9 +98,9 @@ def _try_all_reduce(backend: str, store: "Store", *, rank: int, size: int) -> di
         dist.init_process_group(
             backend, store=PrefixStore(backend, store), rank=rank, world_size=size, timeout=TIMEOUT
         )
-        tensor = torch.full((NUMBERS,), rank + 1, device=device)
+        tensor = torch.full((REDUCED_NUMBERS,), rank + 1, device=device)
         dist.all_reduce(tensor)
-        if tensor.sum().item() != NUMBERS * size * (size + 1) // 2:
+        if tensor.sum().item() != REDUCED_NUMBERS * size * (size + 1) // 2:
             answer["error"] = f"an all-reduce over {size} processes gave a wrong sum"
         dist.destroy_process_group()
     except Exception as error:

@@ -28,7 +28,7 @@ ORDER_SHAPE = {"matrix?": POSITIVE, "numbers?": POSITIVE}
 REPEATS = 10
 
 
-def measure(run: RunDirectory) -> int:
+def measure_speed(run: RunDirectory) -> int:
     """Measures what the order says, and returns the exit code."""
     order, config = read_json(run.path / ORDER, ORDER_SHAPE), snapshot.read(run.config)
     answer = (

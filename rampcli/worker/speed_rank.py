@@ -11,9 +11,9 @@ from rampcli.worker.__main__ import main
 
 def import_measuring() -> Callable[..., int]:
     """Imports torch and what measuring needs, and returns the function that measures."""
-    from rampcli.worker.speed import measure
+    from rampcli.worker.speed import measure_speed
 
-    return lambda run, *_, **__: measure(run)
+    return lambda run, *_, **__: measure_speed(run)
 
 
 if __name__ == "__main__":

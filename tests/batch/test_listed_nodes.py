@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plans import divides, fleet_of, plan, scheduled, sizes_and_nodes
-from rampcli.batch.listed_nodes import MOST_OFFERED
+from rampcli.batch.quantities import MOST_STAGES_OFFERED
 from rampcli.errors import UsageError, UsageErrors
 from remedies import offers
 
@@ -148,7 +148,7 @@ def test_nodes_that_do_not_hold_the_model_are_refused_by_stage():
 
 
 def test_more_stages_than_a_message_can_list_are_refused_with_a_policy():
-    stages = MOST_OFFERED + 1
+    stages = MOST_STAGES_OFFERED + 1
     run = {"rampup": [8, 8, 10_000], "target": 8 * stages, "fleet": fleet_of(1, 8)}
     error = refusal(**run, nodes=[1])
     assert (

@@ -1,6 +1,6 @@
 import pytest
 
-from rampcli.batch.notes import MANY_MICRO_BATCHES, MOST_SHOWN, accumulation_notes, plan_notes
+from rampcli.batch.notes import MANY_MICRO_BATCHES, MOST_NOTED, accumulation_notes, plan_notes
 from rampcli.batch.ramp import RampSchedule
 
 
@@ -12,7 +12,7 @@ def test_an_ordinary_plan_has_no_notes():
     assert notes(RampSchedule.from_rampup([4, 4, 1000], global_batch_size=16)) == ()
 
 
-@pytest.mark.parametrize("increments", [MOST_SHOWN, MOST_SHOWN + 1, 5000])
+@pytest.mark.parametrize("increments", [MOST_NOTED, MOST_NOTED + 1, 5000])
 def test_skipped_sizes_are_named_and_many_are_counted(increments):
     ramp = RampSchedule.from_rampup([1, 1, 1], global_batch_size=increments + 2)
     skipped = [
@@ -25,7 +25,7 @@ def test_skipped_sizes_are_named_and_many_are_counted(increments):
     assert note.startswith(
         f"the ramp skips batch sizes with a share shorter than one batch: {skipped[0]}, "
     )
-    assert note.endswith("in all)") == (increments > MOST_SHOWN)
+    assert note.endswith("in all)") == (increments > MOST_NOTED)
     assert len(note) < 200
 
 

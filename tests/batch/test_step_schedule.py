@@ -9,7 +9,12 @@ from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import BatchPlan, ParallelSizes
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule, Threshold
 from rampcli.batch.run_settings import BatchSettings
-from rampcli.batch.step_schedule import from_step_schedule, threshold_unit, to_entries, to_text
+from rampcli.batch.step_schedule import (
+    from_step_schedule,
+    schedule_text,
+    threshold_unit,
+    to_entries,
+)
 from rampcli.batch.training_plan import plan_training
 from rampcli.errors import UsageError
 
@@ -172,7 +177,7 @@ def test_entries_mean_the_same_in_any_order_with_any_separator_and_unit(entries,
 @given(entries=ENTRIES)
 def test_a_schedule_written_as_text_is_read_back_unchanged(entries):
     thresholds = tuple(Threshold(first_sample, size) for first_sample, size in entries.items())
-    assert from_step_schedule(to_text(thresholds), sequence_length=8192) == RampSchedule(
+    assert from_step_schedule(schedule_text(thresholds), sequence_length=8192) == RampSchedule(
         thresholds=thresholds
     )
 
@@ -194,7 +199,7 @@ def test_the_stages_of_a_schedule_in_steps_have_whole_steps_also_as_samples_and_
     ]
     tokens = to_entries(ramp.thresholds, per_sample=2048)
     assert from_step_schedule(tokens, sequence_length=2048) == ramp
-    assert from_step_schedule(to_text(ramp.thresholds), sequence_length=1) == ramp
+    assert from_step_schedule(schedule_text(ramp.thresholds), sequence_length=1) == ramp
 
 
 @given(entries=ENTRIES, sequence_length=st.integers(1, 10**6))
@@ -245,7 +250,7 @@ def test_a_schedule_without_a_first_batch_is_refused_and_the_remedy_adds_one(uni
 @given(entries=ENTRIES, data=st.data())
 def test_from_a_threshold_on_the_batch_is_the_given_one_whether_larger_or_smaller(entries, data):
     ramp = from_step_schedule(
-        to_text([Threshold(*entry) for entry in entries.items()]), sequence_length=1
+        schedule_text([Threshold(*entry) for entry in entries.items()]), sequence_length=1
     )
     consumed = data.draw(st.one_of(st.sampled_from(list(entries)), st.integers(0, 2 * 10**14)))
     assert ramp.global_batch_size_at(consumed) == next(
@@ -256,7 +261,7 @@ def test_from_a_threshold_on_the_batch_is_the_given_one_whether_larger_or_smalle
 @given(entries=ENTRIES)
 def test_stages_of_a_schedule_end_with_the_step_that_reaches_the_next_threshold(entries):
     ramp = from_step_schedule(
-        to_text([Threshold(*entry) for entry in entries.items()]), sequence_length=1
+        schedule_text([Threshold(*entry) for entry in entries.items()]), sequence_length=1
     )
     for stage, following in pairwise(ramp.stages):
         due = next(count for count in entries if count > stage.first_sample)

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from plans import EVEN, fleet_of
 from rampcli.batch.throughput import (
     EFFICIENCY_KEY,
-    MOST_POINTS,
+    MOST_SURFACE_POINTS,
     Basis,
     Throughput,
     Work,
     check_curve,
+    efficiency_text,
     parse_points,
-    to_text,
 )
 from rampcli.errors import UsageError
 
@@ -138,7 +138,7 @@ def test_points_without_a_micro_batch_size_hold_for_every_size(points, micro, co
     points=st.dictionaries(st.tuples(MICRO, COUNTS), st.integers(1, 999_999), min_size=1),
 )
 def test_points_written_as_text_are_read_back_unchanged(points):
-    assert parse_points(to_text(points)) == points
+    assert parse_points(efficiency_text(points)) == points
 
 
 @pytest.mark.parametrize(
@@ -187,10 +187,10 @@ def test_an_empty_list_of_points_is_refused(text):
 
 
 def test_more_points_than_a_surface_can_have_are_refused():
-    points = {(1 + index, 1 + index): 1.0 for index in range(MOST_POINTS)}
-    assert rate(parse_points(to_text(points)), *max(points)) == 1.0
-    with pytest.raises(UsageError, match=f"the limit is {MOST_POINTS}"):
-        parse_points(to_text(points | {(1, 2): 1.0}))
+    points = {(1 + index, 1 + index): 1.0 for index in range(MOST_SURFACE_POINTS)}
+    assert rate(parse_points(efficiency_text(points)), *max(points)) == 1.0
+    with pytest.raises(UsageError, match=f"the limit is {MOST_SURFACE_POINTS}"):
+        parse_points(efficiency_text(points | {(1, 2): 1.0}))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ import torch
 
 from rampcli.config.compose import compose
 from rampcli.estimate.model_size import flops_per_token
-from rampcli.launch.run import describe
+from rampcli.launch.run import write_run_files
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows
@@ -74,7 +74,7 @@ def run_rampcli(config: Config, folder: str) -> dict[str, Any]:
     from rampcli.worker.assemble import build_trainer, train
 
     run = RunDirectory(Path(folder))
-    describe(run, resolve(config), [])
+    write_run_files(run, resolve(config), [])
     stop = StopRequest(exits_at_second_signal=True)
     train(run, stop, started=time.time(), build=build_trainer)
     rows, events = list(read_rows(run.metrics)), list(read_rows(run.events))

@@ -15,7 +15,7 @@ from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.layers import COMMAND_LINE, PYTHON, Precedence, edited_stack
 from rampcli.errors import ErrorReport, UsageError
 from rampcli.files.guarded_folder import write_json
-from rampcli.launch.run import describe
+from rampcli.launch.run import write_run_files
 from rampcli.models.huggingface_config import SHAPE_SETTINGS, to_huggingface
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
@@ -30,7 +30,7 @@ WORDS = ("data.path=my.jsonl",)
 def config(tmp_path):
     config = llm.llama3_tiny.pretrain_recipe()
     config.run_dir, config.model.vocab_size = str(tmp_path / "run"), 256
-    describe(RunDirectory(tmp_path / "run"), resolve(config), [])
+    write_run_files(RunDirectory(tmp_path / "run"), resolve(config), [])
     config.model.init_from = config.run_dir
     return config
 

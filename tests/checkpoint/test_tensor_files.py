@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from rampcli.checkpoint.shards import Shard, Tiling
 from rampcli.checkpoint.tensor_files import TensorFiles, file_header, write_shards
 from rampcli.errors import DamagedFileError
-from rampcli.files.checksums import PIECE_BYTES, PageSums, page_sums
+from rampcli.files.checksums import SUMMED_PIECE_BYTES, PageSums, page_sums
 
 
 def whole_shard(name: str, tensor: torch.Tensor) -> Shard:
@@ -320,12 +320,12 @@ def test_a_system_without_huge_pages_writes_the_same_files(tmp_path, monkeypatch
 def test_the_next_piece_is_hashed_while_one_is_written_and_does_not_replace_it(
     tmp_path, monkeypatch
 ):
-    numbers, pieces = 9 * PIECE_BYTES // 8, 5  # of four bytes each, which fill 4.5 pieces
+    numbers, pieces = 9 * SUMMED_PIECE_BYTES // 8, 5  # of four bytes each, which fill 4.5 pieces
     pwrite, update, hashed = os.pwrite, PageSums.update, [threading.Event() for _ in range(pieces)]
     counts = count()
 
     def late(file, piece, offset):
-        later = offset // PIECE_BYTES + 1
+        later = offset // SUMMED_PIECE_BYTES + 1
         assert later == len(hashed) or hashed[later].wait(60), "the next piece waits for this one"
         time.sleep(0.01)  # the piece after the next one would be copied by now
         return pwrite(file, piece, offset)

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from doc_examples import ROOT
-from rampcli.cli.completion import SCRIPTS, candidates
+from rampcli.cli.completion import SHELL_SCRIPTS, completions_of
 from rampcli.cli.main import app
 
 GPTS = ["gpt3_126m", "gpt3_175b", "gpt3_20b", "gpt3_5b"]
@@ -47,7 +47,7 @@ def on_path(tmp_path, monkeypatch):
 
 
 def offered(*words):
-    return candidates(words, COMMAND)
+    return completions_of(words, COMMAND)
 
 
 def test_the_first_word_is_a_command():
@@ -277,17 +277,17 @@ def words_of(*command):
 
 def in_bash(line, *pieces):
     return words_of(
-        "bash", "-c", BASH.format(script=SCRIPTS["bash"].read_text()), "bash", line, *pieces
+        "bash", "-c", BASH.format(script=SHELL_SCRIPTS["bash"].read_text()), "bash", line, *pieces
     )
 
 
 def in_zsh(tmp_path, *words):
-    script = ZSH.format(script=SCRIPTS["zsh"].read_text(), dump=tmp_path / "zcompdump")
+    script = ZSH.format(script=SHELL_SCRIPTS["zsh"].read_text(), dump=tmp_path / "zcompdump")
     return words_of("zsh", "-f", "-c", script, "zsh", *words)
 
 
 def in_fish(_, *words):
-    script = f"{SCRIPTS['fish'].read_text()}\ncomplete -C '{' '.join(words)}'\n"
+    script = f"{SHELL_SCRIPTS['fish'].read_text()}\ncomplete -C '{' '.join(words)}'\n"
     return words_of("fish", "--no-config", "-c", script)
 
 
@@ -311,6 +311,6 @@ def test_zsh_and_fish_offer_the_same_completions(shell, words, replies, tmp_path
     assert sorted(IN[shell](tmp_path, *words)) == sorted(replies)
 
 
-@pytest.mark.parametrize("shell", sorted(SCRIPTS))
+@pytest.mark.parametrize("shell", sorted(SHELL_SCRIPTS))
 def test_a_script_is_printed_unchanged(shell, succeed):
-    assert succeed("completion", shell) == SCRIPTS[shell].read_text()
+    assert succeed("completion", shell) == SHELL_SCRIPTS[shell].read_text()

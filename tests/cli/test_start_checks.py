@@ -12,7 +12,7 @@ from models.families import GPT
 from rampcli.cli.base import Base
 from rampcli.cli.composing import compose_words
 from rampcli.config import snapshot
-from rampcli.launch.run import describe
+from rampcli.launch.run import write_run_files
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.manifest import MANIFEST, complete_checkpoints
 from rampcli.settings.model import ModelConfig
@@ -89,7 +89,7 @@ def test_files_that_do_not_fit_are_refused_by_a_dry_run_the_doctor_and_the_start
 def test_a_renamed_checkpoint_is_offered_its_name_by_a_command_that_works(rampcli, tmp_path, name):
     run = RunDirectory(tmp_path / "runs/trained")
     resolved = compose_words(Base(factory="llama3_tiny"), ["name=trained"])
-    describe(run, resolved, [])
+    write_run_files(run, resolved, [])
     folder = run.checkpoints / name
     folder.mkdir(parents=True)
     settings = snapshot.identity(resolved.config)

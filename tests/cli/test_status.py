@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from processes import killed_at_the_end, wait_until
-from rampcli.cli.status_table import COLUMNS, ListedRun, Runs, StatusTable
+from rampcli.cli.status_table import COLUMNS, ListedRun, StatusTable, WatchedRuns
 from rampcli.launch.status import read_status
 from rampcli.runs.directory import RunDirectory
 from run_files import coming, failure, metrics_row, state, submit, write_squeue
@@ -207,7 +207,7 @@ STEPS = re.compile(rb"([0-9.]+[KM]?)/8.00M")
 
 
 def test_a_run_that_is_deleted_and_starts_again_is_watched_from_its_new_events(run):
-    seen = Runs([str(run.path)])
+    seen = WatchedRuns([str(run.path)])
     run.write_state(state(next=coming()))
     events = (
         ("launch", 100.0, {}),

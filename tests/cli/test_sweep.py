@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from commands import run_command
 from rampcli import llm
 from rampcli.cli.base import Base
-from rampcli.cli.sweep_runs import MOST_NAMED, check_at_once, compose_sweep, name_combinations
+from rampcli.cli.sweep_runs import (
+    MOST_COMBINATIONS,
+    check_at_once,
+    compose_sweep,
+    name_combinations,
+)
 from rampcli.config.compose import apply_overrides
 from rampcli.config.sweeps import Combination
 from rampcli.errors import UsageError
@@ -45,9 +50,9 @@ def test_the_name_of_some_combinations_fits_them_and_no_other(indices):
     name = name_combinations(some, GRID)
     if " or " in name:
         listed = name.split(" or ")
-        assert listed[:MOST_NAMED] == [*map(str, some[:MOST_NAMED])]
-        assert listed[MOST_NAMED:] == (
-            [f"{len(some) - MOST_NAMED} more"] if len(some) > MOST_NAMED else []
+        assert listed[:MOST_COMBINATIONS] == [*map(str, some[:MOST_COMBINATIONS])]
+        assert listed[MOST_COMBINATIONS:] == (
+            [f"{len(some) - MOST_COMBINATIONS} more"] if len(some) > MOST_COMBINATIONS else []
         )
         return
     allowed = {

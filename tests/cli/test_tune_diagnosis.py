@@ -17,18 +17,7 @@ from once import make_once
 from processes import children_of, wait_until
 from rampcli.train.loop import Trainer
 from rampcli.tune.diagnose import Bench
-from rampcli.tune.diagnosis import (
-    DATA,
-    DIAGNOSIS_FILE,
-    FIXED,
-    GRADIENTS,
-    NEIGHBOURS,
-    SO_FAR,
-    THREADS,
-    TOKENS,
-    WAITING,
-    read_diagnosis,
-)
+from rampcli.tune.diagnosis import DIAGNOSIS_FILE, SO_FAR, PartName, read_diagnosis
 from rampcli.tune.median import FEWEST
 from slow_disk import read_slowly
 from standing import stand_still_until
@@ -121,18 +110,18 @@ def ordinary(words, tmp_path, tmp_path_factory):
 
 def test_a_slow_disk_is_named_and_takes_longer_than_an_ordinary_one(diagnose, ordinary):
     slow, seconds = diagnose(prepare=partial(read_slowly, 0.2))
-    assert next(iter(slow)) == DATA
-    assert "rampcli data build" in slow[DATA]
-    assert "data.path on a faster disk" in slow[DATA]
-    assert ordinary[1][DATA] < seconds[DATA] / 2
+    assert next(iter(slow)) == PartName.DATA
+    assert "rampcli data build" in slow[PartName.DATA]
+    assert "data.path on a faster disk" in slow[PartName.DATA]
+    assert ordinary[1][PartName.DATA] < seconds[PartName.DATA] / 2
 
 
 def test_a_slow_network_is_named_and_takes_longer_than_an_ordinary_one(diagnose, ordinary):
     with slow_host("20mbit") as host:
         slow, seconds = diagnose(REPLICATED, ranks=2, prepare=partial(move_to_host, host))
-    assert next(iter(slow)) == GRADIENTS
-    assert "raise trainer.accumulate_grad_batches" in slow[GRADIENTS]
-    assert ordinary[1][GRADIENTS] < seconds[GRADIENTS] / 2
+    assert next(iter(slow)) == PartName.GRADIENTS
+    assert "raise trainer.accumulate_grad_batches" in slow[PartName.GRADIENTS]
+    assert ordinary[1][PartName.GRADIENTS] < seconds[PartName.GRADIENTS] / 2
 
 
 def test_no_rank_takes_a_step_alone_with_an_optimiser_that_may_need_the_others(words, tmp_path):
@@ -147,7 +136,7 @@ def test_no_rank_takes_a_step_alone_with_an_optimiser_that_may_need_the_others(w
     assert command.returncode == 0, errors
     assert set(json.loads(output)["not_measured"].items()) == {
         (part, "optim.optimizer=together, a part of your own, may need the other ranks")
-        for part in (WAITING, NEIGHBOURS, FIXED)
+        for part in (PartName.WAITING, PartName.NEIGHBOURS, PartName.FIXED)
     }
 
 
@@ -173,7 +162,7 @@ def test_more_threads_than_are_of_use_are_named_with_the_number_that_is_fastest(
     assert found["threads"] == 4
     assert {time["threads"] for time in found["times"]} == {None, 2, 1}
     worst, fastest = found["bottlenecks"][0], found["excess_threads"]["threads"]
-    assert (worst["what"], fastest) == (THREADS, 1)
+    assert (worst["what"], fastest) == (PartName.THREADS, 1)
     assert worst["message"].endswith(": set OMP_NUM_THREADS=1")
 
 
@@ -184,7 +173,18 @@ def test_the_table_shows_each_part_of_the_step_with_its_spread(ordinary):
     assert step.split()[:2] == ["the", "step"]
     assert step.split()[3:5] == ["100%", "+-"]
     parts = [row.strip().split("  ")[0] for row in rows[: len(seconds)]]
-    assert parts == [*seconds] == [DATA, GRADIENTS, WAITING, NEIGHBOURS, FIXED, TOKENS]
+    assert (
+        parts
+        == [*seconds]
+        == [
+            PartName.DATA,
+            PartName.GRADIENTS,
+            PartName.WAITING,
+            PartName.NEIGHBOURS,
+            PartName.FIXED,
+            PartName.TOKENS,
+        ]
+    )
     assert all(" to " in row for row in rows[: len(seconds)])
 
 

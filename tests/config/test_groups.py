@@ -3,8 +3,8 @@ import pytest
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.groups import (
     MOST_OFFERED,
-    check_folder,
     check_option,
+    check_options_folder,
     file_of,
     folders,
     group_names,
@@ -103,10 +103,10 @@ def test_an_option_may_have_any_name_that_is_quoted_where_needed(option, name):
 
 def test_an_option_named_like_a_bundled_one_is_refused_unless_it_is_a_copy(option):
     mine = option("optim/nemo_gpt3", (bundled("conf") / "optim" / "nemo_gpt3.yaml").read_bytes())
-    check_folder(mine)
+    check_options_folder(mine)
     option("optim/nemo_adam", "lr: 1\n")
     with pytest.raises(UsageError) as refused:
-        check_folder(mine)
+        check_options_folder(mine)
     assert (
         refused.value.message
         == f"{mine}/optim/nemo_adam.yaml: optim=nemo_adam is the name of a bundled option"

@@ -9,7 +9,7 @@ from hypothesis import settings as run
 from hypothesis import strategies as st
 
 from rampcli.config.groups import group_names
-from rampcli.config.layers import build
+from rampcli.config.layers import build_config
 from rampcli.config.reading import is_plain, join_split_lists, parse, quoted, value_of
 from rampcli.config.sweeps import read_values
 from rampcli.errors import ErrorReport, UsageError, typeable
@@ -202,7 +202,7 @@ def test_any_quoted_text_is_read_back_unchanged(text):
         return
     values, errors = parsed(f"name={quoted(text)}")
     assert (values, errors) == ({"name": text}, [])
-    assert build(values, place="here").name == text
+    assert build_config(values, place="here").name == text
 
 
 @given(
@@ -362,6 +362,6 @@ def test_a_list_in_another_form_is_answered_with_its_own_values(word):
     values = parse([word], groups=(), place="command line", report=report)
     if values:
         with report.noting():
-            build(values, place="command line")
+            build_config(values, place="command line")
     (error,) = report.errors
     assert "'model.rampup_batch_size=[4,4,800]'" in error.remedy

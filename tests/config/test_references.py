@@ -5,7 +5,7 @@ from omegaconf import OmegaConf
 
 from rampcli.config.references import (
     ARITHMETIC,
-    LONGEST,
+    LONGEST_RESOLVED,
     OMEGACONF,
     Unresolved,
     has_reference,
@@ -108,7 +108,7 @@ def test_references_in_references_do_not_fill_the_memory(width):
     levels = {f"v{n}": f"${{v{n - 1}}}" * width for n in range(1, 60)}
     found = resolved({"v0": "aaaaaaaaaa", **levels})[0]
     texts = [value for value in found.values() if isinstance(value, str)]
-    assert max(map(len, texts)) <= LONGEST
+    assert max(map(len, texts)) <= LONGEST_RESOLVED
     assert "too long" in found["v59"].error.message
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
-from rampcli.config.layers import build
+from rampcli.config.layers import build_config
 from rampcli.errors import UsageError
 from rampcli.planning.resolve import resolve
 from rampcli.settings.by_key import flatten, leaves, settings
@@ -111,7 +111,7 @@ def test_a_snapshot_without_places_is_the_place_of_its_settings(resolved, tmp_pa
     "place", ["a\x1b[2Jb", "\u202eb", "x" * 9000, "${seed}", "a: b # c", "\ud800"]
 )
 def test_any_place_is_kept_by_a_snapshot_as_one_visible_line(place, tmp_path):
-    config = build({"seed": 5}, place=place)
+    config = build_config({"seed": 5}, place=place)
     back = read_back(config, tmp_path).stack.entry("seed").place
     assert back.isprintable()
     assert 0 < len(back) < 400

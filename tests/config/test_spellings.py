@@ -6,7 +6,7 @@ from hypothesis import settings as run
 from hypothesis import strategies as st
 
 from rampcli.config.compose import apply_overrides, compose
-from rampcli.config.layers import Layer, Precedence, Stack, build
+from rampcli.config.layers import Layer, Precedence, Stack, build_config
 from rampcli.config.translate import translate
 from rampcli.config.values import put
 from rampcli.errors import ErrorReport, UsageError, UsageErrors
@@ -125,7 +125,7 @@ def test_the_value_set_nearest_to_the_user_wins(drawn, edited):
 @given(values=st.dictionaries(st.sampled_from(NAMES), st.integers(1, 3), min_size=1))
 def test_spellings_of_one_source_must_agree(values):
     if len({*values.values()}) == 1:
-        config = build(values, place="here")
+        config = build_config(values, place="here")
         assert config.parallel.tensor_parallel_size in values.values()
         return
     report = ErrorReport()

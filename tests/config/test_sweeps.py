@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.config.reading import MOST_VALUES
-from rampcli.config.sweeps import LONGEST_NAME, Combination, combinations
+from rampcli.config.sweeps import LONGEST_FOLDER_NAME, Combination, combinations
 from rampcli.errors import ErrorReport
 
 PARSER = OverridesParser.create()
@@ -72,7 +72,7 @@ def test_different_values_have_different_folders_with_safe_names(pair):
     assert names[0] != names[1]
     for name in names:
         assert re.fullmatch(r"[A-Za-z0-9._+,=~-]+", name)
-        assert len(name) <= LONGEST_NAME + 9
+        assert len(name) <= LONGEST_FOLDER_NAME + 9
 
 
 def test_a_folder_does_not_depend_on_how_its_values_are_written():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides, compose
-from rampcli.config.layers import Layer, Precedence, build
+from rampcli.config.layers import Layer, Precedence, build_config
 from rampcli.errors import ErrorReport, UsageError
 from rampcli.launch.files import read_files
 from rampcli.planning.resolve import resolve
@@ -25,7 +25,9 @@ def llama():
 
 def by_hand(**values):
     """Returns a configuration whose values were all set in Python."""
-    return build({key.replace("__", "."): value for key, value in values.items()}, place="Python")
+    return build_config(
+        {key.replace("__", "."): value for key, value in values.items()}, place="Python"
+    )
 
 
 @given(

@@ -12,18 +12,19 @@ from omegaconf.errors import OmegaConfBaseException
 from rampcli import llm
 from rampcli.batch.quantities import parse_count
 from rampcli.config.compose import apply_overrides
-from rampcli.config.layers import build, stack_of
+from rampcli.config.layers import build_config, stack_of
 from rampcli.config.values import typed
 from rampcli.errors import UsageError, UsageErrors, shown
+from rampcli.files.records import MOST
 from rampcli.planning.resolve import resolve
-from rampcli.settings.by_key import MOST, flatten, leaves, settings
+from rampcli.settings.by_key import flatten, leaves, settings
 from rampcli.settings.config import Config
 from remedies import offers
 
 
 def built_or_refused(key, value):
     try:
-        return dict(leaves(build({key: value}, place="here")))[key], None
+        return dict(leaves(build_config({key: value}, place="here")))[key], None
     except UsageError as refusal:
         return None, refusal
 
@@ -33,11 +34,11 @@ def test_building_from_all_leaves_gives_an_equal_configuration():
     config.model.rampup_batch_size = [8, 4, 6000]
     config.rampup.node_policy = "fixed"
     config.optim.lr = 1 / 3
-    assert build(dict(leaves(config)), place="here") == config
+    assert build_config(dict(leaves(config)), place="here") == config
 
 
 def test_settings_that_are_not_given_keep_their_defaults():
-    assert build({"seed": 7}, place="here") == dataclasses.replace(Config(), seed=7)
+    assert build_config({"seed": 7}, place="here") == dataclasses.replace(Config(), seed=7)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_settings_that_are_not_given_keep_their_defaults():
     ],
 )
 def test_a_value_is_converted_to_the_type_of_its_setting(key, value, stored):
-    found = stack_of(build({key: value}, place="here")).entry(key).value
+    found = stack_of(build_config({key: value}, place="here")).entry(key).value
     assert found == stored
     assert type(found) is type(stored)
 
@@ -111,7 +112,7 @@ def test_a_value_is_converted_to_the_type_of_its_setting(key, value, stored):
 )
 def test_a_value_of_another_type_is_refused_with_its_key_and_place(key, value, wanted):
     with pytest.raises(UsageError) as refusal:
-        build({key: value}, place="here")
+        build_config({key: value}, place="here")
     assert refusal.value.message.endswith(
         f" is not {wanted}" if not wanted.startswith("beyond") else f" is {wanted}"
     )
@@ -166,7 +167,7 @@ def test_the_earlier_name_of_a_choice_is_understood_everywhere(written, recipe, 
 
 def test_all_errors_are_reported_at_once():
     with pytest.raises(UsageErrors) as refusal:
-        build({"seed": "many", "optim.lr": "fast", "model.bais": True}, place="here")
+        build_config({"seed": "many", "optim.lr": "fast", "model.bais": True}, place="here")
     assert [error.set_by for error in refusal.value.errors] == [
         ("seed=many (here)",),
         ("optim.lr=fast (here)",),
@@ -188,7 +189,7 @@ def test_all_errors_are_reported_at_once():
 )
 def test_a_reference_is_refused_and_not_resolved(key, value):
     with pytest.raises(UsageError) as refusal:
-        build({key: value}, place="here")
+        build_config({key: value}, place="here")
     assert refusal.value.keys == (key,)
 
 
@@ -248,7 +249,7 @@ def test_a_value_is_converted_by_the_rules_of_omegaconf(key, value):
 @pytest.mark.parametrize("section", ["model", "trainer", "optim"])
 def test_a_section_is_refused_as_a_setting(section):
     with pytest.raises(UsageError) as refusal:
-        build({section: 1}, place="here")
+        build_config({section: 1}, place="here")
     assert (refusal.value.keys, refusal.value.set_by) == ((section,), (f"{section}=1 (here)",))
 
 
@@ -268,13 +269,13 @@ def test_a_section_is_refused_as_a_setting(section):
 )
 def test_a_key_outside_the_schema_is_refused(key):
     with pytest.raises(UsageError) as refusal:
-        build({key: "os.system"}, place="here")
+        build_config({key: "os.system"}, place="here")
     assert refusal.value.keys[0] == key
 
 
 def test_an_empty_mapping_is_refused_as_a_setting():
     with pytest.raises(UsageError) as refusal:
-        build(flatten({"model": {"nothing": {}}}), place="here")
+        build_config(flatten({"model": {"nothing": {}}}), place="here")
     assert refusal.value.keys == ("model.nothing",)
 
 

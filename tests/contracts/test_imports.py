@@ -7,7 +7,7 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.launch.run import describe
+from rampcli.launch.run import write_run_files
 from rampcli.planning.resolve import resolve
 from rampcli.plugins.launchers import LAUNCHERS
 from rampcli.runs.directory import RunDirectory
@@ -155,7 +155,7 @@ def test_a_worker_imports_only_what_a_plain_run_needs_and_nearly_all_before_its_
 ):
     settings = TINY | {"run_dir": tmp_path, "rampup.node_policy": "fixed", "trainer.num_nodes": 1}
     words = [f"{key}={value}" for key, value in settings.items()]
-    describe(
+    write_run_files(
         RunDirectory(tmp_path), resolve(apply_overrides(llm.from_factory("llama3_tiny"), words)), []
     )
     for stage in range(2):  # a new run, and one that resumes from a checkpoint

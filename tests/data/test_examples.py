@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from rampcli.data.chat_template import Message
 from rampcli.data.examples import (
     ENDLESS,
-    EVERYTHING,
     TASK_CHARACTERS,
     TASKS,
-    TRAINING,
-    VALIDATION,
+    TRAINING_SIDE,
+    UNSPLIT,
+    VALIDATION_SIDE,
     Split,
     open_examples,
     pose,
@@ -85,13 +85,13 @@ def test_a_prompt_is_on_one_side_whatever_the_order_of_the_lines(
 def test_each_side_has_its_share_of_prompts_and_the_same_ones_on_every_machine():
     split = Split.of([90, 9, 1])
     sides = [split.side_of(f"prompt {number}") for number in range(5000)]
-    assert 4400 < sides.count(TRAINING) < 4600
-    assert 380 < sides.count(VALIDATION) < 520
+    assert 4400 < sides.count(TRAINING_SIDE) < 4600
+    assert 380 < sides.count(VALIDATION_SIDE) < 520
     assert [number for number, side in enumerate(sides) if side == 2][:4] == [64, 358, 510, 522]
 
 
 def test_a_split_of_everything_leaves_nothing_out():
-    assert {EVERYTHING.side_of(f"{number}") for number in range(100)} == {TRAINING}
+    assert {UNSPLIT.side_of(f"{number}") for number in range(100)} == {TRAINING_SIDE}
 
 
 def test_an_example_keeps_all_fields_and_its_place(tmp_path):
@@ -99,7 +99,7 @@ def test_an_example_keeps_all_fields_and_its_place(tmp_path):
         b'\xef\xbb\xbf{"prompt": "a", "response": "b", "tests": [{"in": 1}]}\n'
         b'\n   \r\n{"prompt": "c", "answer": 5}'
     )
-    [examples] = read_file_examples(tmp_path / "a.jsonl", EVERYTHING, needs_responses=False)
+    [examples] = read_file_examples(tmp_path / "a.jsonl", UNSPLIT, needs_responses=False)
     first, second = examples[0], examples[1]
     assert (first.prompt, first.response) == ("a", "b")
     assert first.fields == {"prompt": "a", "response": "b", "tests": [{"in": 1}]}
@@ -163,7 +163,7 @@ def test_examples_of_a_task_are_endless_and_on_their_side(task):
         config(task=task, task_digits=3, split=[80, 10, 10]), needs_responses=True
     )
     split = Split.of([80, 10, 10])
-    for side, examples in ((TRAINING, training), (VALIDATION, validation)):
+    for side, examples in ((TRAINING_SIDE, training), (VALIDATION_SIDE, validation)):
         assert len(examples) == ENDLESS
         for index in (*range(40), ENDLESS - 1):
             example = examples[index]
@@ -202,9 +202,7 @@ def said(*messages):
 
 def read(tmp_path, fields, *, needs_responses=True):
     (tmp_path / "a.jsonl").write_text(json.dumps(fields), encoding="utf-8")
-    [examples] = read_file_examples(
-        tmp_path / "a.jsonl", EVERYTHING, needs_responses=needs_responses
-    )
+    [examples] = read_file_examples(tmp_path / "a.jsonl", UNSPLIT, needs_responses=needs_responses)
     return examples[0]
 
 
@@ -274,10 +272,10 @@ def test_the_advice_for_a_file_that_is_one_array_makes_lines_of_it(tmp_path):
     path = tmp_path / "it's.json"
     path.write_text(json.dumps([{"instruction": "2+2=", "output": "4"}] * 3, indent=1))
     with pytest.raises(UsageError) as refused:
-        read_file_examples(path, EVERYTHING, needs_responses=True)
+        read_file_examples(path, UNSPLIT, needs_responses=True)
     _, command, _ = refused.value.remedy.split("`")
     subprocess.run(command, shell=True, cwd=tmp_path, check=True)
-    [found] = read_file_examples(tmp_path / "NEW.jsonl", EVERYTHING, needs_responses=True)
+    [found] = read_file_examples(tmp_path / "NEW.jsonl", UNSPLIT, needs_responses=True)
     assert [found[index].response for index in range(3)] == ["4"] * 3
 
 

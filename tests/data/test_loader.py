@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from data.dealing_hosts import read_cases
 from rampcli.batch.plan import BatchPlan
 from rampcli.data.corpus import IGNORED, Cut, MockCorpus, Samples
-from rampcli.data.examples import EVERYTHING, TRAINING, TaskExamples
+from rampcli.data.examples import TRAINING_SIDE, UNSPLIT, TaskExamples
 from rampcli.data.loader import STEPS_AHEAD, Loader, Reading, readers_of
 from rampcli.data.order import Blend
 from rampcli.data.pair_format import PairFormat
@@ -48,7 +48,7 @@ BLENDS = {
 }
 BYTES = PairFormat(byte_tokenizer().to_str(), end=None, template=None)
 EXAMPLES = ListedExamples(tuple((f"{number % 100}", "x" * (number % 3)) for number in range(40)))
-NUMBERS = TaskExamples(task="sort", digits=1, seed=3, split=EVERYTHING, side=TRAINING)
+NUMBERS = TaskExamples(task="sort", digits=1, seed=3, split=UNSPLIT, side=TRAINING_SIDE)
 BLENDS |= {
     "pairs masked": Blend([PackedPairs(EXAMPLES, BYTES, length=LENGTH)], [1], seed=11),
     "task masked": Blend([TaskPairs.of(NUMBERS, BYTES, length=LENGTH)], [1], seed=11),

@@ -4,7 +4,7 @@ import pytest
 
 from distributed.average import assert_same_averages, averaged, merged, newest_average
 from once import make_once
-from rampcli.batch.averages import EMA, KINDS, MERGE
+from rampcli.batch.averages import AVERAGES, EMA, MERGE
 from tiny_runs import Run, assert_same_training
 
 PHASES = [
@@ -45,7 +45,7 @@ MESHES = [
 
 
 def assert_averages_agree(run: Run, other: Run) -> None:
-    for kind in KINDS:
+    for kind in AVERAGES:
         expected = newest_average(other.directory, kind)
         assert_same_averages(run.directory, kind, expected, rtol=1e-4, atol=1e-6)
 

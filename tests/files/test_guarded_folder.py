@@ -11,7 +11,7 @@ from rampcli.files.guarded_folder import (
     MARKER,
     GuardedFolder,
     open_to_read,
-    read_file,
+    read_content,
     replace_file,
     write_json,
 )
@@ -178,14 +178,14 @@ def test_reading_refuses_files_that_are_not_regular_and_never_waits(tmp_path):
         with pytest.raises(OSError, match="not a regular file"):
             open_to_read(path)
     with pytest.raises(OSError, match="not a regular file"):
-        read_file(path=tmp_path.joinpath("/dev/zero"), most_bytes=10)
+        read_content(path=tmp_path.joinpath("/dev/zero"), most_bytes=10)
 
 
 def test_reading_stops_at_the_size_limit(tmp_path):
     (tmp_path / "file").write_bytes(b"12345")
-    assert read_file(tmp_path / "file", most_bytes=5) == b"12345"
+    assert read_content(tmp_path / "file", most_bytes=5) == b"12345"
     with pytest.raises(OSError, match="larger than 4 bytes"):
-        read_file(tmp_path / "file", most_bytes=4)
+        read_content(tmp_path / "file", most_bytes=4)
 
 
 def test_threads_can_claim_one_folder_at_the_same_time(tmp_path):

@@ -7,7 +7,7 @@ from rampcli import llm
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, UsageError
-from rampcli.launch.run import describe, run
+from rampcli.launch.run import run, write_run_files
 from rampcli.planning.resolve import resolve
 from rampcli.planning.run_plan import Resolved
 from rampcli.runs.directory import RunDirectory
@@ -171,7 +171,7 @@ def test_a_run_is_described_before_it_starts(tmp_path):
         tiny(tmp_path), consumed_samples=tiny(tmp_path).plan.stages[-1].first_sample
     )
     resolved = resuming(tmp_path, "rampup.node_policy=fixed", "trainer.num_nodes=4")
-    describe(directory, resolved, ["trainer.num_nodes=4", "name=a b"])
+    write_run_files(directory, resolved, ["trainer.num_nodes=4", "name=a b"])
     assert snapshot.read(directory.config) == resolved.config
     assert (directory.path / "overrides.txt").read_text() == "trainer.num_nodes=4\nname=a b\n"
     plan = json.loads((directory.path / "plan.json").read_text())

@@ -77,7 +77,7 @@ FIGURES: dict[Callable[[], int | None], tuple[int, int | None]] = {
 @pytest.fixture
 def kernel(monkeypatch, tmp_path):
     """Replaces the files of the kernel by some of one's own; returns their folder."""
-    for name in (*FILES, "GROUPS_OF_PROCESS", "GROUPS"):
+    for name in (*FILES, "GROUPS_OF_PROCESS", "CGROUPS"):
         monkeypatch.setattr(host, name, tmp_path / name)
     return tmp_path
 
@@ -106,8 +106,8 @@ def test_only_kills_in_the_control_group_of_this_process_count(kernel, groups, c
     (kernel / "COUNTERS").write_text(FILES["COUNTERS"])
     (kernel / "GROUPS_OF_PROCESS").write_text(groups)
     assert count_oom_kills() == 3  # the host's: the group has no file
-    (kernel / "GROUPS" / counter).parent.mkdir(parents=True)
-    (kernel / "GROUPS" / counter).write_text("low 0\noom 4\noom_kill 1\noom_group_kill 0\n")
+    (kernel / "CGROUPS" / counter).parent.mkdir(parents=True)
+    (kernel / "CGROUPS" / counter).write_text("low 0\noom 4\noom_kill 1\noom_group_kill 0\n")
     assert count_oom_kills() == 1
 
 

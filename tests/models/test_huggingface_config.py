@@ -7,13 +7,13 @@ import pytest
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
 
 from models.families import FAMILIES
-from rampcli.config.layers import build
+from rampcli.config.layers import build_config
 from rampcli.errors import UsageError
 from rampcli.models.huggingface_config import (
     KEYS,
     SHAPE_SETTINGS,
     as_settings,
-    check_folder,
+    check_model_folder,
     check_same_model,
     read_config,
     to_huggingface,
@@ -240,19 +240,19 @@ def test_an_exported_config_is_accepted_by_its_class_and_read_back_as_the_same(
 
 def test_imported_settings_fit_the_schema_unchanged(folder):
     settings = as_settings(read_config(folder(LLAMA)))
-    config = build({f"model.{name}": value for name, value in settings.items()}, place="")
+    config = build_config({f"model.{name}": value for name, value in settings.items()}, place="")
     assert as_settings(config.model) == settings
 
 
 def test_equivalent_settings_do_not_differ_and_all_differences_are_suggested(folder):
     path = folder(LLAMA)
     config = Config(model=ModelConfig(num_query_groups=2, head_size=32, rotary_low_freq_factor=2.0))
-    check_folder(config, path, name="theirs")
+    check_model_folder(config, path, name="theirs")
     for name in SHAPE_SETTINGS:
         assert hasattr(config.model, name)
     config.model.ffn_hidden_size, config.model.qk_norm = 5, True
     with pytest.raises(
         UsageError, match=r"differs from model\.ffn_hidden_size=5, model\.qk_norm=true"
     ) as refused:
-        check_folder(config, path, name="theirs")
+        check_model_folder(config, path, name="theirs")
     assert refused.value.remedy == "model.ffn_hidden_size=344 model.qk_norm=false"

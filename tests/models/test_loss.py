@@ -11,7 +11,7 @@ from rampcli.models import parts
 from rampcli.models.decoder import Decoder
 from rampcli.models.linear import OutputProjection
 from rampcli.models.loss import ZLoss, summed_loss, token_log_probs
-from rampcli.models.parts import TOKENS_AT_ONCE, Linear
+from rampcli.models.parts import LOGIT_TOKENS_AT_ONCE, Linear
 
 VOCABULARY, HIDDEN = 96, 16
 
@@ -43,7 +43,7 @@ def some_tokens(tokens: int, dtype: torch.dtype = torch.float32):
 
 @pytest.fixture(autouse=True)
 def _of_a_large_vocabulary(monkeypatch):
-    monkeypatch.setattr(parts, "LOGITS_AT_ONCE", TOKENS_AT_ONCE["cpu"] * VOCABULARY)
+    monkeypatch.setattr(parts, "LOGITS_AT_ONCE", LOGIT_TOKENS_AT_ONCE["cpu"] * VOCABULARY)
 
 
 def z_loss_of(weight: float) -> ZLoss:
@@ -56,7 +56,9 @@ def gradients(hidden, output, loss):
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)])
-@pytest.mark.parametrize("tokens", [10, TOKENS_AT_ONCE["cpu"], 2 * TOKENS_AT_ONCE["cpu"] + 6])
+@pytest.mark.parametrize(
+    "tokens", [10, LOGIT_TOKENS_AT_ONCE["cpu"], 2 * LOGIT_TOKENS_AT_ONCE["cpu"] + 6]
+)
 def test_the_chunked_loss_and_its_gradients_equal_cross_entropy_for_any_chunk_size(
     tokens, dtype, atol
 ):
@@ -88,7 +90,7 @@ def test_the_chunked_loss_and_its_gradients_equal_cross_entropy_for_any_chunk_si
     # Logits in bf16 are rounded to about three digits.
     [(torch.float64, 1e-14), (torch.float32, 2e-6), (torch.bfloat16, 2e-2)],
 )
-@pytest.mark.parametrize("tokens", [10, 2 * TOKENS_AT_ONCE["cpu"] + 6])
+@pytest.mark.parametrize("tokens", [10, 2 * LOGIT_TOKENS_AT_ONCE["cpu"] + 6])
 def test_a_z_loss_adds_its_gradient_and_leaves_the_loss_as_it_is(
     tokens, dtype, rounding, drift, weight
 ):
@@ -144,13 +146,13 @@ def test_ignored_labels_give_no_loss_and_no_gradient(z_loss):
 
 @pytest.mark.parametrize("z_loss", [None, z_loss_of(1.0)])
 def test_the_whole_logits_are_never_in_memory_at_once(z_loss):
-    hidden, output, labels = some_tokens(4 * TOKENS_AT_ONCE["cpu"])
+    hidden, output, labels = some_tokens(4 * LOGIT_TOKENS_AT_ONCE["cpu"])
     with LargestTensor() as largest:
         summed_loss(hidden, output, labels, z_loss=z_loss).backward()
-    assert largest.numbers == TOKENS_AT_ONCE["cpu"] * VOCABULARY
+    assert largest.numbers == LOGIT_TOKENS_AT_ONCE["cpu"] * VOCABULARY
 
 
-MANY = 2 * TOKENS_AT_ONCE["cpu"] + 90
+MANY = 2 * LOGIT_TOKENS_AT_ONCE["cpu"] + 90
 """Tokens of three chunks."""
 
 
@@ -228,7 +230,7 @@ def test_the_entropy_has_no_gradient():
 
 
 def test_the_whole_logits_are_never_in_memory_and_only_inputs_are_saved():
-    hidden, output, labels = some_tokens(4 * TOKENS_AT_ONCE["cpu"], torch.float32)
+    hidden, output, labels = some_tokens(4 * LOGIT_TOKENS_AT_ONCE["cpu"], torch.float32)
     saved: list[torch.Tensor] = []
     with (
         LargestTensor() as largest,
@@ -237,7 +239,7 @@ def test_the_whole_logits_are_never_in_memory_and_only_inputs_are_saved():
         ),
     ):
         token_log_probs(hidden, output, labels, temperature=0.7)[0].sum().backward()
-    assert largest.numbers == TOKENS_AT_ONCE["cpu"] * VOCABULARY
+    assert largest.numbers == LOGIT_TOKENS_AT_ONCE["cpu"] * VOCABULARY
     # Hidden states, the weight, and a few numbers per token.
     assert sum(tensor.numel() for tensor in saved) < (
         hidden.numel() + output.weight.numel() + 6 * labels.numel()

@@ -117,7 +117,7 @@ def test_a_response_is_the_same_however_often_ended_ones_are_dropped(llama, monk
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_response_is_the_same_however_many_prompts_are_read_at_once(model, monkeypatch, rows):
     expected = respond(model)
-    monkeypatch.setattr(sampler, "TOKENS_AT_ONCE", rows * max(map(len, PROMPTS)))
+    monkeypatch.setattr(sampler, "PROMPT_TOKENS_AT_ONCE", rows * max(map(len, PROMPTS)))
     drawn = respond(model)
     assert listed(drawn) == listed(expected)
     torch.testing.assert_close(drawn.log_probs, expected.log_probs, atol=1e-5, rtol=0)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rampcli.models.tiles import LONGEST, SHORTEST, attend_in_tiles, tiles
+from rampcli.models.tiles import LONGEST_TILE, SHORTEST_TILE, attend_in_tiles, tiles
 
 HEADS, GROUPS, SIZE = 4, 2, 8
 
@@ -15,7 +15,7 @@ HEADS, GROUPS, SIZE = 4, 2, 8
 @st.composite
 def first_keys(draw) -> tuple[Tensor, int]:
     """Returns the first keys of the last queries of packed documents, and the sequence's length."""
-    sequence = draw(st.integers(1, 6 * SHORTEST))
+    sequence = draw(st.integers(1, 6 * SHORTEST_TILE))
     queries = draw(st.integers(1, sequence)) if draw(st.booleans()) else sequence
     window = draw(st.integers(1, sequence))
     rows = []
@@ -75,8 +75,8 @@ def test_tiles_have_each_query_once_and_all_its_keys_and_small_masks(case):
         shape = (rows.stop - rows.start, keys.stop - keys.start)
         causal = torch.ones(shape, dtype=torch.bool).tril()
         seen[samples, :, rows, keys] += causal if mask is None else mask == 0
-        assert mask is None or shape[0] <= LONGEST
-        assert mask is None or shape[0] <= max(SHORTEST, shape[1] // 8)
+        assert mask is None or shape[0] <= LONGEST_TILE
+        assert mask is None or shape[0] <= max(SHORTEST_TILE, shape[1] // 8)
     assert torch.equal(seen, expected.int())
 
 
@@ -101,4 +101,4 @@ def test_a_long_window_needs_no_mask_of_the_whole_sequence():
         for *_, mask in tiles(first, first.shape[1], like=torch.zeros(()))
         if mask is not None
     )
-    assert largest <= 2 * LONGEST * 2**12
+    assert largest <= 2 * LONGEST_TILE * 2**12

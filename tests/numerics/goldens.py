@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
-from rampcli.launch.run import describe
+from rampcli.launch.run import write_run_files
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import read_rows
@@ -60,7 +60,7 @@ def train(recipe: str) -> list[dict]:
         run = RunDirectory(Path(folder))
         settings = SMALL | RECIPES[recipe] | {"run_dir": folder}
         words = [f"{key}={value}" for key, value in settings.items()]
-        describe(run, resolve(apply_overrides(llm.from_factory(recipe), words)), [])
+        write_run_files(run, resolve(apply_overrides(llm.from_factory(recipe), words)), [])
         run_ranks(1, train_rank, folder, logs=run.logs)
         return [
             {

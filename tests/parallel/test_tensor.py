@@ -9,7 +9,7 @@ from rampcli.data.corpus import IGNORED
 from rampcli.models.decoder import Decoder
 from rampcli.models.loss import token_log_probs
 from rampcli.parallel.mesh import TENSOR
-from rampcli.parallel.tensor import STYLES, loss_over, plan_of, token_log_probs_of_shards
+from rampcli.parallel.tensor import PARALLEL_STYLES, loss_over, plan_of, token_log_probs_of_shards
 from rampcli.settings.config import Config
 from rampcli.settings.model import ModelConfig
 from ranks import build_passes, joined, run_ranks, whole
@@ -83,7 +83,7 @@ def test_every_declared_submodule_exists_and_every_style_is_used():
         for child, _ in [("", module), *module.named_children()]
     }
     assert {(owner, child) for owner, child, _ in planned} <= existing
-    assert {style for _, _, style in planned} == set(STYLES)
+    assert {style for _, _, style in planned} == set(PARALLEL_STYLES)
 
 
 def test_ranks_that_share_weights_have_the_log_probs_and_the_gradient_of_one_process(tmp_path):

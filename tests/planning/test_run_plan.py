@@ -4,7 +4,7 @@ import pytest
 
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
-from rampcli.config.layers import build
+from rampcli.config.layers import build_config
 from rampcli.errors import UsageError, UsageErrors
 from rampcli.estimate.model_size import flops_per_token
 from rampcli.planning.config_plan import throughput_of
@@ -50,7 +50,7 @@ def test_finished_stages_are_not_checked(composed):
 
 
 def test_the_settings_reach_the_plan():
-    config = build(
+    config = build_config(
         {
             "model.global_batch_size": 64,
             "model.rampup_batch_size": [16, 16, 1000],

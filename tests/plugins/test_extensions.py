@@ -8,11 +8,11 @@ from rampcli.errors import UsageError
 from rampcli.extend import decay_style, optimizer, setting
 from rampcli.plugins import extensions
 from rampcli.plugins.extensions import (
-    DECAY_STYLE,
+    DECAY_STYLE_KEY,
     EXTENSIONS_VARIABLE,
-    OPTIMIZER,
+    OPTIMIZER_KEY,
     find,
-    load,
+    import_source,
     names,
 )
 from rampcli.settings.by_key import find_setting
@@ -31,11 +31,11 @@ def own_registry(monkeypatch):
 
 def test_an_extension_is_found_by_the_setting_and_the_name_it_was_registered_under():
     optimizer("mine")(without_use)
-    found = find(OPTIMIZER, "mine")
+    found = find(OPTIMIZER_KEY, "mine")
     assert found is not None
     assert found.function is without_use
-    assert find(DECAY_STYLE, "mine") is None
-    assert names(OPTIMIZER) == ["mine"]
+    assert find(DECAY_STYLE_KEY, "mine") is None
+    assert names(OPTIMIZER_KEY) == ["mine"]
 
 
 def test_a_module_that_registers_an_extension_is_known_to_child_processes(tmp_path):
@@ -44,18 +44,18 @@ def test_a_module_that_registers_an_extension_is_known_to_child_processes(tmp_pa
         "from rampcli.extend import optimizer\n"
         "@optimizer('mine')\ndef mine(parameters, optim): ...\n"
     )
-    load(str(file))
+    import_source(str(file))
     assert os.environ[EXTENSIONS_VARIABLE] == str(file)
     extensions.REGISTERED.clear()
     for module in [name for name in sys.modules if name.startswith("own_")]:
         del sys.modules[module]
-    assert find(OPTIMIZER, "mine") is not None
+    assert find(OPTIMIZER_KEY, "mine") is not None
 
 
 def test_a_file_is_executed_once(tmp_path):
     file = tmp_path / "counts.py"
     file.write_text(f"open({str(tmp_path / 'log')!r}, 'a').write('x')\n")
-    assert load(str(file)) is load(str(file))
+    assert import_source(str(file)) is import_source(str(file))
     assert (tmp_path / "log").read_text() == "x"
 
 
@@ -63,9 +63,9 @@ def test_a_file_that_fails_is_executed_again_once_it_is_mended(tmp_path):
     file = tmp_path / "wrong.py"
     file.write_text("1 / 0\n")
     with pytest.raises(UsageError, match="line 1: ZeroDivisionError"):
-        load(str(file))
+        import_source(str(file))
     file.write_text("value = 3\n")
-    assert load(str(file)).value == 3
+    assert import_source(str(file)).value == 3
 
 
 def test_importing_a_file_writes_nothing_beside_it_and_hides_no_package(tmp_path):
@@ -73,7 +73,7 @@ def test_importing_a_file_writes_nothing_beside_it_and_hides_no_package(tmp_path
     (tmp_path / "beside.py").write_text("value = 3\n")
     (tmp_path / "recipe.py").write_text("import json, beside\nvalue = beside.value\n")
     try:
-        assert load(str(tmp_path / "recipe.py")).value == 3
+        assert import_source(str(tmp_path / "recipe.py")).value == 3
         assert sorted(path.name for path in tmp_path.iterdir()) == [
             "beside.py",
             "json.py",
@@ -91,7 +91,7 @@ def test_two_modules_cannot_register_one_name(tmp_path):
         "@optimizer('mine')\ndef mine(parameters, optim): ...\n"
     )
     with pytest.raises(UsageError, match=r"other\.py registers optim\.optimizer=mine, and so does"):
-        load(str(file))
+        import_source(str(file))
 
 
 @pytest.mark.parametrize("name", ["adamw", "not a name", "", "1st"])

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from rampcli.report.page_data import AXES, View, run_data
+from rampcli.report.page_data import X_AXES, View, run_data
 from rampcli.runs.followed_run import FollowedRun
 from rampcli.runs.metrics import CHARTED, Chart, Metric
 from recorded_runs import STEPS, write_run
@@ -54,7 +54,7 @@ def test_all_axes_begin_before_the_first_step_and_end_with_the_last(write):
     assert [part["steps_s"] for part in trained["parts"]] == [40, 20]
 
 
-@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("axis", X_AXES)
 def test_a_part_of_a_run_is_shown_in_finer_buckets(write, axis):
     rows = [
         metrics_row(step=step, consumed_samples=4 * step, time=100.0 + step, loss=step % 7)
@@ -142,7 +142,7 @@ def test_numbers_at_the_ends_of_what_a_float_holds_are_data_of_a_page(write, val
     charted = dict.fromkeys(CHARTED, value)
     rows = [metrics_row(step=step, consumed_samples=4 * step) | charted for step in range(1, 4)]
     run = write(*rows)
-    for axis in AXES:
+    for axis in X_AXES:
         json.dumps(run_data(run, View(axis=axis, buckets=2)), allow_nan=False)
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rampcli.errors import UsageError
 from rampcli.report.plan_tables import (
     BAR_WIDTH,
-    MOST_ROWS,
+    MOST_STAGE_ROWS,
     ROWS_AT_THE_ENDS,
     comparison_table,
     plan_summary,
@@ -292,9 +292,12 @@ def test_a_pipeline_shows_its_bubble_and_hours_that_contain_it(planned):
 def test_a_plan_of_very_many_stages_shows_the_first_and_the_last(planned):
     few = ["llama3_8b", "model.global_batch_size=480", "model.rampup_batch_size=[8,8,50M]"]
     many = ["llama3_8b", "model.global_batch_size=488", "model.rampup_batch_size=[8,8,50M]"]
-    assert len(plan_table(planned(*few), width=160).rows) == MOST_ROWS + 1
+    assert len(plan_table(planned(*few), width=160).rows) == MOST_STAGE_ROWS + 1
     stages = cells(plan_table(planned(*many), width=160))["stage"]
-    first, last = range(ROWS_AT_THE_ENDS), range(MOST_ROWS + 1 - ROWS_AT_THE_ENDS, MOST_ROWS + 1)
+    first, last = (
+        range(ROWS_AT_THE_ENDS),
+        range(MOST_STAGE_ROWS + 1 - ROWS_AT_THE_ENDS, MOST_STAGE_ROWS + 1),
+    )
     assert stages == [*map(str, first), "...", *map(str, last), "total"]
     samples = cells(plan_table(planned(*many), width=160))["samples"]
     assert number(samples[-1]) == planned(*many).plan.end_sample

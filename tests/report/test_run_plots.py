@@ -36,7 +36,7 @@ def test_the_noise_scale_is_drawn_beside_the_batch(high, tmp_path):
 
 @pytest.mark.filterwarnings("error")
 def test_a_long_run_whose_loss_is_not_finite_is_drawn_without_a_warning(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_plots, "MOST_POINTS", 10)
+    monkeypatch.setattr(run_plots, "MOST_LINE_POINTS", 10)
     run = write_run(tmp_path / "a", loss=None)
     plot_runs([read_run(run.path)], tmp_path / "x.svg")
     assert "loss" in texts((tmp_path / "x.svg").read_bytes())

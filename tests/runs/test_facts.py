@@ -14,7 +14,7 @@ from rampcli import llm
 from rampcli.cli.progress import Progress
 from rampcli.config.compose import apply_overrides
 from rampcli.files.locks import hold
-from rampcli.launch.run import describe
+from rampcli.launch.run import write_run_files
 from rampcli.launch.status import read_status
 from rampcli.planning.resolve import resolve
 from rampcli.report.page_data import View, run_data
@@ -174,7 +174,7 @@ def test_all_that_show_a_run_agree_on_every_figure_at_any_moment(
 ):
     with tempfile.TemporaryDirectory() as folder:
         run = RunDirectory(Path(folder, "mine"))
-        describe(run, resolved, [])
+        write_run_files(run, resolved, [])
         readers = Readers(run, resolved)
         life = Life(plan=resolved.plan, run=run, watch=readers.watch)
         readers.check()

@@ -15,7 +15,7 @@ from rampcli.runs.metrics import (
     Metric,
     charts_of,
     check_declared,
-    to_json,
+    columns_json,
 )
 
 NORMS = Chart("norms", "Norms", unit="of weights", log=True)
@@ -54,7 +54,7 @@ def test_a_metric_that_a_run_cannot_have_is_refused_and_in_the_file_of_a_run_lef
     with pytest.raises(ValueError, match=reason):
         check_declared(metrics)
     run = RunDirectory(tmp_path)
-    run.columns.write_text(json.dumps(to_json([NORM, *metrics])))
+    run.columns.write_text(json.dumps(columns_json([NORM, *metrics])))
     left = run.read_columns()
     assert left[0] == NORM
     check_declared(left)

@@ -7,7 +7,7 @@ import pytest
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.errors import UsageError
-from rampcli.launch.run import describe
+from rampcli.launch.run import write_run_files
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.record import read_run
@@ -18,7 +18,7 @@ from run_files import metrics_row, state
 def run():
     directory = RunDirectory(Path("runs/small"))
     config = apply_overrides(llm.from_factory("llama3_tiny"), ["name=small"])
-    describe(directory, resolve(config), [])
+    write_run_files(directory, resolve(config), [])
     directory.write_state(state(step=2))
     for step in (1, 2):
         row = metrics_row(step=step, loss=None if step == 1 else 2.0, order_hash="ab", mfu=None)

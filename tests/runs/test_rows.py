@@ -10,7 +10,7 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.runs.rows import (
     LAST_EVENT_BYTES,
     MAX_ROW_BYTES,
-    MOST_EVENT_BYTES,
+    MOST_SEARCHED_BYTES,
     Tail,
     end_of_step,
     last_events,
@@ -214,7 +214,7 @@ def test_behind_many_events_the_newest_of_each_kind_since_the_launch_are_found(t
     assert written(fault, *begin, many, fault, many, fault, later) == shown
     assert written(fault, many, *begin, later) == [*begin, later]
     assert written(fault, *begin, later) == [fault, *begin, later]
-    far = many * (MOST_EVENT_BYTES // LAST_EVENT_BYTES)
+    far = many * (MOST_SEARCHED_BYTES // LAST_EVENT_BYTES)
     assert written(*begin, far, later) == [later]
     with pytest.raises(DamagedFileError, match="longer than"):
         written(launch, "x" * 2 * MAX_ROW_BYTES)

@@ -1,7 +1,7 @@
 import pytest
 
 from rampcli.errors import DamagedFileError, UsageError
-from rampcli.runs.sweep_folder import MOST_RUNS, MOST_SETTINGS, SweepFolder, find_sweep
+from rampcli.runs.sweep_folder import MOST_FOLDER_RUNS, MOST_SETTINGS, SweepFolder, find_sweep
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_run_that_is_a_link_is_refused(folder, tmp_path):
 @pytest.mark.parametrize(
     ("values", "excess"),
     [
-        ([{}] * (MOST_RUNS + 1), "more than 5,000 runs"),
+        ([{}] * (MOST_FOLDER_RUNS + 1), "more than 5,000 runs"),
         (
             [{f"key_{number}": "1"} for number in range(MOST_SETTINGS + 1)],
             "runs that differ in more than 100 settings",

@@ -5,19 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.runs.directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
-from rampcli.runs.time_spent import (
-    BOUNDARIES,
-    CHECKPOINTS,
-    COMPILATION,
-    LOST,
-    RESTARTS,
-    START,
-    STOPPED,
-    TRAINING,
-    VALIDATION,
-    RunClock,
-    time_until,
-)
+from rampcli.runs.event_kinds import TimePart
+from rampcli.runs.time_spent import RunClock, time_until
 
 
 def at(time, event, **facts):
@@ -60,12 +49,12 @@ def test_a_run_through_a_boundary_is_attributed_in_full():
         at(61, "exit", exit_code=0),
     ]
     assert parts(events) == {
-        START: 9,
-        COMPILATION: 1,
-        VALIDATION: 2,
-        CHECKPOINTS: 4.5,
-        TRAINING: 38.5,
-        BOUNDARIES: 6,
+        TimePart.START: 9,
+        TimePart.COMPILATION: 1,
+        TimePart.VALIDATION: 2,
+        TimePart.CHECKPOINTS: 4.5,
+        TimePart.TRAINING: 38.5,
+        TimePart.BOUNDARIES: 6,
     }
     spent = time_spent(events)
     assert (spent.elapsed_s, spent.running_s) == (61, 61)
@@ -74,7 +63,7 @@ def test_a_run_through_a_boundary_is_attributed_in_full():
 
 def test_a_last_save_that_no_checkpoint_event_reports_counts_as_checkpoint():
     events = [at(0, "start"), at(10, "stop", save_s=3.0, status=COMPLETE)]
-    assert parts(events) == {TRAINING: 7, CHECKPOINTS: 3}
+    assert parts(events) == {TimePart.TRAINING: 7, TimePart.CHECKPOINTS: 3}
 
 
 def test_a_pause_of_the_user_is_not_running_time():
@@ -85,7 +74,7 @@ def test_a_pause_of_the_user_is_not_running_time():
         at(1046, "start"),
     ]
     spent = time_spent(events, now=1056.0)
-    assert (spent.parts[STOPPED], spent.running_s) == (1000, 56)
+    assert (spent.parts[TimePart.STOPPED], spent.running_s) == (1000, 56)
 
 
 def test_a_crash_costs_its_steps_the_interrupted_one_and_the_restart():
@@ -98,13 +87,13 @@ def test_a_crash_costs_its_steps_the_interrupted_one_and_the_restart():
         at(58, "start"),
     ]
     assert parts(events, now=60) == {
-        START: 8,
-        COMPILATION: 1,
-        VALIDATION: 2,
-        CHECKPOINTS: 1.5,
-        TRAINING: 42 - 4.5 - 17 + 2,
-        LOST: 17,
-        RESTARTS: 8,
+        TimePart.START: 8,
+        TimePart.COMPILATION: 1,
+        TimePart.VALIDATION: 2,
+        TimePart.CHECKPOINTS: 1.5,
+        TimePart.TRAINING: 42 - 4.5 - 17 + 2,
+        TimePart.LOST: 17,
+        TimePart.RESTARTS: 8,
     }
 
 
@@ -117,9 +106,9 @@ def test_after_everything_was_killed_the_run_counts_as_stopped_from_its_last_ste
         at(506, "start"),
     ]
     spent = parts(events, now=510)
-    assert spent[LOST] == 15
-    assert spent[STOPPED] == (458 if by_hand else 452)
-    assert spent.get(RESTARTS, 0) == (0 if by_hand else 6)
+    assert spent[TimePart.LOST] == 15
+    assert spent[TimePart.STOPPED] == (458 if by_hand else 452)
+    assert spent.get(TimePart.RESTARTS, 0) == (0 if by_hand else 6)
 
 
 def test_a_crash_before_the_first_step_is_followed_by_a_restart():
@@ -130,28 +119,41 @@ def test_a_crash_before_the_first_step_is_followed_by_a_restart():
         at(4, "launch"),
         at(9, "start"),
     ]
-    assert parts(events, now=10) == {START: 8, RESTARTS: 1, TRAINING: 1}
+    assert parts(events, now=10) == {TimePart.START: 8, TimePart.RESTARTS: 1, TimePart.TRAINING: 1}
 
 
 def test_a_run_that_died_has_trained_until_its_last_step():
-    assert parts(STAGE, last_step_at=45.0)[TRAINING] == 37 - 4.5
-    assert parts(STAGE)[TRAINING] == 22 - 4.5
+    assert parts(STAGE, last_step_at=45.0)[TimePart.TRAINING] == 37 - 4.5
+    assert parts(STAGE)[TimePart.TRAINING] == 22 - 4.5
 
 
 FAILED = [at(0, "launch"), at(5, "start", step=0), at(15, "exit", exit_code=1)]
 
 
 def test_a_step_that_failed_is_lost_work():
-    assert parts(FAILED, last_step_at=0.0) == {START: 5, LOST: 10}
-    assert parts(FAILED, last_step_at=12.0) == {START: 5, TRAINING: 7, LOST: 3}
-    assert parts(FAILED) == {START: 5, TRAINING: 10}
+    assert parts(FAILED, last_step_at=0.0) == {TimePart.START: 5, TimePart.LOST: 10}
+    assert parts(FAILED, last_step_at=12.0) == {
+        TimePart.START: 5,
+        TimePart.TRAINING: 7,
+        TimePart.LOST: 3,
+    }
+    assert parts(FAILED) == {TimePart.START: 5, TimePart.TRAINING: 10}
 
 
 def test_processes_that_died_before_their_first_step_have_lost_their_time():
     again = [at(15, "fault", reason="x"), at(16, "launch"), at(20, "start", step=0)]
-    assert parts([*FAILED, *again], now=30.0) == {START: 5, LOST: 10, RESTARTS: 5, TRAINING: 10}
+    assert parts([*FAILED, *again], now=30.0) == {
+        TimePart.START: 5,
+        TimePart.LOST: 10,
+        TimePart.RESTARTS: 5,
+        TimePart.TRAINING: 10,
+    }
     later = [*again[:2], at(20, "start", step=3)]
-    assert parts([*FAILED, *later], now=30.0) == {START: 5, RESTARTS: 5, TRAINING: 20}
+    assert parts([*FAILED, *later], now=30.0) == {
+        TimePart.START: 5,
+        TimePart.RESTARTS: 5,
+        TimePart.TRAINING: 20,
+    }
 
 
 def test_time_after_the_end_does_not_count():

@@ -13,7 +13,7 @@ from processes import PATIENCE_S
 from rampcli.errors import UsageError
 from rampcli.files.locks import hold
 from rampcli.launch.status import read_status
-from rampcli.report.page_files import SCRIPTS, STYLES
+from rampcli.report.page_files import SCRIPTS, STYLESHEETS
 from rampcli.runs.directory import RunDirectory
 from rampcli.serve import server as page_server
 from rampcli.serve.runs_folder import RunsFolder
@@ -75,7 +75,7 @@ def json_of(server, path):
 
 def test_the_page_its_files_and_its_data_are_served(server):
     assert b"<title>" in ask(server, "/")[1]
-    for name in (*STYLES, *SCRIPTS):
+    for name in (*STYLESHEETS, *SCRIPTS):
         assert ask(server, f"/{name}")[0].status == 200
     assert {run["name"] for run in json_of(server, "/api/runs")["runs"]} == {"mine", "a b&c=%2e#?"}
     assert json_of(server, "/api/run/mine?axis=tokens")["data"]["rows"] == 40

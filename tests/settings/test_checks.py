@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import settings as run
 from hypothesis import strategies as st
 
-from rampcli.config.layers import build
+from rampcli.config.layers import build_config
 from rampcli.config.values import put
 from rampcli.settings.by_key import settings
 from rampcli.settings.checks import CHECKS, check_name, check_paths, check_ranges
@@ -22,7 +22,9 @@ BOUNDED = [
 
 
 def config_of(**values) -> Config:
-    return build({key.replace("__", "."): value for key, value in values.items()}, place="here")
+    return build_config(
+        {key.replace("__", "."): value for key, value in values.items()}, place="here"
+    )
 
 
 def refusal_or_none(check, config):
@@ -39,12 +41,12 @@ PATHS = ("data.path", "data.validation_path", "data.tokenizer", "model.init_from
 @pytest.mark.parametrize("url", ["gs://bucket/wiki", "s3://b/w", "file:///wiki", "HDFS+x.1://a"])
 @pytest.mark.parametrize("key", PATHS)
 def test_a_url_is_refused_in_place_of_a_path_and_a_folder_is_suggested(key, url):
-    refusal = refusal_or_none(check_paths, build({key: url}, place="here"))
+    refusal = refusal_or_none(check_paths, build_config({key: url}, place="here"))
     assert refusal.keys == (key,)
     suggested = refusal.remedy.rpartition(" ")[2]
     assert suggested.startswith(f"{key}=/")
     folder = suggested.partition("=")[2]
-    assert refusal_or_none(check_paths, build({key: folder}, place="here")) is None
+    assert refusal_or_none(check_paths, build_config({key: folder}, place="here")) is None
 
 
 def test_every_url_of_a_blend_is_refused():
@@ -78,8 +80,10 @@ def test_the_bounds_of_a_range_are_accepted_and_numbers_beyond_them_refused(sett
             edges.append((*numbers, reason.format(limit)))
     assert edges
     for inside, outside, reason in edges:
-        assert refusal_or_none(check_ranges, build({setting.key: inside}, place="here")) is None
-        refusal = refusal_or_none(check_ranges, build({setting.key: outside}, place="here"))
+        assert (
+            refusal_or_none(check_ranges, build_config({setting.key: inside}, place="here")) is None
+        )
+        refusal = refusal_or_none(check_ranges, build_config({setting.key: outside}, place="here"))
         assert refusal.keys == (setting.key,)
         assert reason in refusal.message
 

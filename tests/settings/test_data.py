@@ -12,8 +12,8 @@ from rampcli.planning.resolve import resolve
 from rampcli.settings.by_key import leaves, settings
 from rampcli.settings.data import (
     MOST_SHARES,
-    check_corpora,
     check_document_mask,
+    check_source_paths,
     check_split,
     corpora_of,
     describe_data,
@@ -104,8 +104,8 @@ def test_a_tilde_in_a_path_is_expanded(monkeypatch):
     ids=str,
 )
 def test_a_path_that_would_not_be_read_is_refused(source, key, value):
-    assert [*check_corpora(config(source))] == []
-    (refused,) = check_corpora(config(source, **{key: value}))
+    assert [*check_source_paths(config(source))] == []
+    (refused,) = check_source_paths(config(source, **{key: value}))
     assert refused.message == f"data.{key} does not apply to data.source={source}"
     assert refused.keys == (f"data.{key}", "data.source")
 
@@ -167,7 +167,7 @@ def test_a_recipe_reads_files_with_an_option_and_a_word(composed, option, typed)
 def test_the_options_are_settings_of_corpora_that_pass_the_check():
     for option in ("indexed", "text"):
         made = compose(f"data={option}", "data.path=data/wiki")
-        assert [*check_corpora(made)] == []
+        assert [*check_source_paths(made)] == []
         assert dict(leaves(made))["data.path"] == "data/wiki"
 
 

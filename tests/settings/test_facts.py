@@ -4,7 +4,7 @@ import pytest
 
 from rampcli.settings.attributes import Section
 from rampcli.settings.by_key import changes, facts_of, may_change, settings
-from rampcli.settings.facts import IDENTITY, LENGTH, RATE, RESULT, SPEED, Facts
+from rampcli.settings.facts import IDENTITY, LEARNING_RATE, LENGTH, RESULT, SPEED, Facts
 from rampcli.settings.fields import setting
 
 
@@ -25,14 +25,14 @@ def test_each_setting_has_facts_and_says_why_phases_and_reinforcement_learning_l
 
 
 def test_a_setting_of_a_phase_changes_what_it_changes_in_the_run():
-    assert changes("optim.lr", RATE)
-    assert changes("phases.long.optim.lr", RATE)
+    assert changes("optim.lr", LEARNING_RATE)
+    assert changes("phases.long.optim.lr", LEARNING_RATE)
     assert not changes("phases.long.optim.lr", SPEED | LENGTH)
 
 
 def test_a_word_of_another_system_and_a_setting_of_an_extension_have_facts_too():
     assert changes("data.global_batch_size", IDENTITY)
-    assert changes("schedule.cooldown.floor", RATE)
+    assert changes("schedule.cooldown.floor", LEARNING_RATE)
     assert changes("optim.lion.beta1", RESULT)
     assert may_change("schedule.cooldown.floor")
     assert not may_change("optim.lion.beta1")

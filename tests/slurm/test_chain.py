@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from processes import wait_until
 from rampcli.errors import RampcliError, UsageError
-from rampcli.launch.run import describe, run
+from rampcli.launch.run import run, write_run_files
 from rampcli.launch.slurm import chain, commands
-from rampcli.launch.slurm.job import requeue
+from rampcli.launch.slurm.job import requeue_this_job
 from rampcli.launch.slurm.launcher import LAUNCHER
 from rampcli.launch.slurm.scripts import render_jobs
 from rampcli.planning.resolve import resolve
@@ -192,7 +192,7 @@ def test_a_kill_during_submission_leaves_no_running_or_unknown_job_and_the_comma
     cluster, tiny, interpreter, directory, tmp_path, submissions
 ):
     resolved = tiny()
-    describe(directory, resolved, [])
+    write_run_files(directory, resolved, [])
     killed = subprocess.run(
         [sys.executable, "-c", SUBMIT, directory.path],
         env=interrupt_after(submissions, tmp_path),
@@ -209,7 +209,7 @@ def test_a_kill_during_submission_leaves_no_running_or_unknown_job_and_the_comma
 
 
 def test_an_interrupted_chain_can_be_cancelled(cluster, tiny, directory, tmp_path):
-    describe(directory, tiny(), [])
+    write_run_files(directory, tiny(), [])
     subprocess.run(
         [sys.executable, "-c", SUBMIT, directory.path],
         env=interrupt_after(2, tmp_path),
@@ -391,10 +391,10 @@ def test_a_requeued_job_runs_again_under_its_id_before_the_next_ones(
     wait_until_started(interpreter, first.job)
     monkeypatch.setenv("SLURM_JOB_ID", first.job)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")  # of another start of this job
-    requeue(directory)
+    requeue_this_job(directory)
     assert (cluster.job(first.job)["JobState"], commands.restarts(first.job)) == ("RUNNING", 0)
     monkeypatch.delenv("SLURM_RESTART_COUNT")
-    requeue(directory)
+    requeue_this_job(directory)
     assert [each.job for each in LAUNCHER.active_jobs(directory)] == [
         first.job,
         *(each.job for each in later),

@@ -90,7 +90,7 @@ def open_mock("""
             },
             "rampcli/settings/data.py": {
                 "SOURCES = {\n": """SOURCES = {
-    "zeros": Source(opens="rampcli.data.sources:open_zeros", about="zeros"),
+    "zeros": DataSource(opens="rampcli.data.sources:open_zeros", about="zeros"),
 """
             },
         }

@@ -10,7 +10,13 @@ from rampcli.runs.metrics import Metric
 from rampcli.runs.rows import end_of_step
 from rampcli.tracking import follow
 from rampcli.tracking.follow import Follower, point_of_event, point_of_step
-from rampcli.tracking.tracker import SAMPLES, TOKENS, begin_position, read_position, save_position
+from rampcli.tracking.tracker import (
+    SAMPLES_AXIS,
+    TOKENS_AXIS,
+    begin_position,
+    read_position,
+    save_position,
+)
 from run_files import metrics_row
 
 LOSS, VALIDATION = "train/loss", "validation/loss"
@@ -101,7 +107,7 @@ def test_validations_are_logged_between_the_steps_they_belong_to(run, following)
         (3, LOSS),
     ]
     metrics, time = tracker.last
-    assert (metrics[SAMPLES], metrics[LOSS], time) == (12.0, 2.5, 3)
+    assert (metrics[SAMPLES_AXIS], metrics[LOSS], time) == (12.0, 2.5, 3)
 
 
 def test_a_validation_waits_for_the_row_of_its_step(run, following):
@@ -115,7 +121,7 @@ def test_a_validation_waits_for_the_row_of_its_step(run, following):
     take_steps(run, 2)
     follower.close()
     assert tracker.points[1:] == [(2, LOSS), (2, VALIDATION)]
-    assert tracker.last[0] == {SAMPLES: 8.0, TOKENS: 128.0, VALIDATION: 3.5}
+    assert tracker.last[0] == {SAMPLES_AXIS: 8.0, TOKENS_AXIS: 128.0, VALIDATION: 3.5}
 
 
 @pytest.mark.parametrize("is_safe", [True, False])
@@ -197,7 +203,7 @@ def test_a_row_that_stays_damaged_ends_the_tracker(run, following, monkeypatch):
 
 
 def test_few_rows_are_in_memory_at_once_and_all_are_logged(run, following, monkeypatch):
-    monkeypatch.setattr(follow, "MOST_ROWS", 2)
+    monkeypatch.setattr(follow, "MOST_HELD_ROWS", 2)
     start(run, 0)
     take_steps(run, *range(1, 8))
     tracker = Recorder()

@@ -23,7 +23,7 @@ def stop():
 def build_trainer(alone, planned, stop, tmp_path):  # noqa: ARG001
     """Builds the trainer of a tiny run on one rank in this process, and returns it with the run."""
     # Imported here, so that other tests do not wait for it.
-    from rampcli.launch.run import describe
+    from rampcli.launch.run import write_run_files
     from rampcli.train.observers.boundary import BoundaryCosts
     from rampcli.worker.assemble import build_trainer
 
@@ -39,7 +39,7 @@ def build_trainer(alone, planned, stop, tmp_path):  # noqa: ARG001
         words = [f"{key}={value}" for key, value in settings.items()]
         resolved = planned("llama3_tiny", *words)
         run = RunDirectory(resolved.run_dir)
-        describe(run, resolved, [])
+        write_run_files(run, resolved, [])
         costs = BoundaryCosts(run=run, started=0.0, imported=0.0)
         device, (phase, *_) = torch.device("cpu"), resolved.phases
         return build_trainer(resolved, phase, run, device, stop, costs), run

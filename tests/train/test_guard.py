@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from rampcli.checkpoint.state import TrainingState
-from rampcli.train.guard import MIN_STEPS, WINDOW_STEPS, StepGuard
+from rampcli.train.guard import COMPARED_STEPS, MIN_STEPS, StepGuard
 from rampcli.train.step import DeviceResult, StepResult
 
 STATE = TrainingState()
 USUAL = [
     StepResult(loss=2 + 0.01 * (step % 5), grad_norm=1 + 0.1 * (step % 3))
-    for step in range(WINDOW_STEPS)
+    for step in range(COMPARED_STEPS)
 ]
 
 
@@ -28,7 +28,7 @@ def test_a_nonfinite_loss_or_norm_is_named(wrong):
     "spike", [StepResult(loss=3.0, grad_norm=1.0), StepResult(loss=2.0, grad_norm=9.0)]
 )
 def test_an_outlier_is_found_only_after_enough_earlier_steps(spike):
-    for before in (MIN_STEPS - 1, MIN_STEPS, WINDOW_STEPS):
+    for before in (MIN_STEPS - 1, MIN_STEPS, COMPARED_STEPS):
         outliers = guard(sigma=6.0)
         assert [outliers.judge(STATE, result) for result in USUAL[:before]] == [None] * before
         assert (outliers.judge(STATE, spike) is not None) == (before >= MIN_STEPS)
@@ -39,7 +39,7 @@ def test_a_lasting_change_of_level_stops_being_an_outlier():
     for result in USUAL:
         outliers.judge(STATE, result)
     verdicts = [
-        outliers.judge(STATE, StepResult(loss=5.0, grad_norm=1.0)) for _ in range(WINDOW_STEPS)
+        outliers.judge(STATE, StepResult(loss=5.0, grad_norm=1.0)) for _ in range(COMPARED_STEPS)
     ]
     assert verdicts[0] is not None
     assert verdicts[-1] is None

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
-from rampcli.train.step import MOST_GROUPS, accumulate_gradient, validate
+from rampcli.train.step import MOST_LOSS_GROUPS, accumulate_gradient, validate
 
 SAMPLES, SEQUENCE = 8, 16
 
@@ -80,14 +80,14 @@ def test_the_gradient_is_the_one_of_the_mean_loss_and_of_the_weighted_mean_z_los
     assert validation.loss == pytest.approx(loss.item(), abs=1e-6)
 
 
-@pytest.mark.parametrize("passes_in_all", [2, MOST_GROUPS + 3])
+@pytest.mark.parametrize("passes_in_all", [2, MOST_LOSS_GROUPS + 3])
 def test_the_groups_of_a_validation_add_up_to_its_loss(
     passes_in_all, small_llama, samples, build_passes
 ):
     passes, parts = build_passes(small_llama), split(samples, 4)
     chunks = [parts[turn % 2] for turn in range(passes_in_all)]
     found = validate(passes, chunks, samples=4 * passes_in_all)
-    assert len(found.groups) == min(passes_in_all, MOST_GROUPS)
+    assert len(found.groups) == min(passes_in_all, MOST_LOSS_GROUPS)
     loss, tokens = (sum(one) for one in zip(*found.groups, strict=True))
     assert found.loss == pytest.approx(loss / tokens)
     assert tokens == sum(int((chunk.labels != IGNORED).sum()) for chunk in chunks)

@@ -8,7 +8,7 @@ import pytest
 from processes import wait_until
 from rampcli.errors import RampcliError
 from rampcli.files.locks import hold, is_held
-from rampcli.launch.run import describe
+from rampcli.launch.run import write_run_files
 from rampcli.launch.workers import Workers, start_process
 from rampcli.machine.interpreter import python_command
 from rampcli.machine.lifeline import WAIT, StopSignals
@@ -56,7 +56,7 @@ def test_a_search_may_follow_a_diagnosis_in_the_same_run(attempt, tmp_path):
     attempt("touch $0/stack_0.txt; sleep 600", diagnoses=True)
     folder = folder_of(resolved_search(tmp_path / "run"))
     assert sorted(path.name for path in folder.path.iterdir()) == [".rampcli", "diagnose"]
-    describe(folder, resolved_search(tmp_path / "run"), [])  # as a search does
+    write_run_files(folder, resolved_search(tmp_path / "run"), [])  # as a search does
 
 
 def test_ranks_that_do_not_start_end_the_search_and_are_no_sign_of_a_large_size(

@@ -8,20 +8,13 @@ from rampcli.settings.config import Config
 from rampcli.tune.diagnosis import (
     ALONE,
     AS_IS,
-    DATA,
-    FIXED,
-    GRADIENTS,
     IN_MEMORY,
-    NEIGHBOURS,
     NO_EXCHANGE,
     NO_GRADIENTS,
     NO_TOKENS,
     NO_WEIGHTS,
-    THREADS,
-    TOKENS,
-    WAITING,
-    WEIGHTS,
     Diagnosis,
+    PartName,
 )
 
 ROUNDS = 9
@@ -47,13 +40,13 @@ def test_the_parts_of_a_step_are_what_each_condition_leaves_out_and_add_up_to_th
     parts = {part.what: part.share for part in diagnosis(10.0, 6.0, 5.0, 4.8, 4.5, 3.0, 1.0).parts}
     assert parts == pytest.approx(
         {
-            DATA: 0.4,
-            GRADIENTS: 0.1,
-            WEIGHTS: 0.02,
-            WAITING: 0.03,
-            NEIGHBOURS: 0.15,
-            FIXED: 0.1,
-            TOKENS: 0.2,
+            PartName.DATA: 0.4,
+            PartName.GRADIENTS: 0.1,
+            PartName.WEIGHTS: 0.02,
+            PartName.WAITING: 0.03,
+            PartName.NEIGHBOURS: 0.15,
+            PartName.FIXED: 0.1,
+            PartName.TOKENS: 0.2,
         }
     )
     assert sum(parts.values()) == pytest.approx(1.0)
@@ -77,19 +70,19 @@ def test_a_machine_that_becomes_slower_does_not_change_the_parts():
         {part.what: part for part in diagnosis(8.0, 6.0, drift=each).parts}
         for each in ([drift[ROUNDS // 2]] * ROUNDS, drift)
     )
-    assert drifting[DATA] == steady[DATA]
+    assert drifting[PartName.DATA] == steady[PartName.DATA]
 
 
 def test_the_largest_part_is_named_first_and_fixed_work_last():
     found = diagnosis(10.0, 8.0, 5.0, 5.0, 5.0, 5.0, 4.5).bottlenecks(Config())
-    assert [*found] == [GRADIENTS, DATA, FIXED]
-    assert found[GRADIENTS].startswith("exchange of gradients takes 30% of the step: ")
+    assert [*found] == [PartName.GRADIENTS, PartName.DATA, PartName.FIXED]
+    assert found[PartName.GRADIENTS].startswith("exchange of gradients takes 30% of the step: ")
 
 
 def test_the_number_of_threads_that_saves_most_is_named():
     measured = diagnosis(10.0, 10.0, by_threads={1: 9.0, 2: 6.0})
     ((part, message),) = measured.bottlenecks(Config()).items()
-    assert part == THREADS
+    assert part == PartName.THREADS
     assert message.endswith("OMP_NUM_THREADS=2")
 
 
@@ -99,7 +92,7 @@ def test_a_share_that_may_be_small_is_not_named():
     measured = diagnosis(10.0, 9.9)
     measured.seconds[AS_IS][:], measured.seconds[IN_MEMORY][:] = step, unsteady
     ((part, message),) = measured.bottlenecks(Config()).items()
-    assert part == TOKENS
+    assert part == PartName.TOKENS
     assert message.endswith("vary too much to exclude one: measure on an idle machine")
 
 
@@ -108,7 +101,7 @@ def test_a_step_that_only_computes_has_no_bottleneck():
     assert [*measured.bottlenecks(Config()).values()] == [
         "computing takes 96% of the step: no bottleneck outside the model"
     ]
-    measured = diagnosis(10.0, 9.9, not_measured={GRADIENTS: "why"})
+    measured = diagnosis(10.0, 9.9, not_measured={PartName.GRADIENTS: "why"})
     (message,) = measured.bottlenecks(Config()).values()
     assert message.endswith(" in what was measured")
 

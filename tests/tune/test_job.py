@@ -36,7 +36,7 @@ def enqueue(queue, directory, name):
 
 
 def submit(resolved, effort=EFFORT):
-    return job.submit(Search(resolved, effort), print)
+    return job.submit_search(Search(resolved, effort), print)
 
 
 def test_a_command_finds_the_results_of_a_job_on_nodes_with_other_versions(resolved, monkeypatch):

@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 def trainer(alone, tmp_path):  # noqa: ARG001
     """A trainer of a tiny model on one rank."""
     # Imported here, so that other tests do not wait for it.
-    from rampcli.launch.run import describe
+    from rampcli.launch.run import write_run_files
     from rampcli.train.observers.boundary import BoundaryCosts
     from rampcli.train.stopping import StopRequest
     from rampcli.worker.assemble import build_trainer
@@ -33,7 +33,7 @@ def trainer(alone, tmp_path):  # noqa: ARG001
     words = [f"{key}={value}" for key, value in settings.items()]
     resolved = resolve(apply_overrides(llm.from_factory("llama3_tiny"), words))
     run = RunDirectory(resolved.run_dir)
-    describe(run, resolved, [])
+    write_run_files(run, resolved, [])
     costs = BoundaryCosts(run=run, started=0.0, imported=0.0)
     return build_trainer(resolved, resolved.phases[0], run, CPU, StopRequest(), costs)
 

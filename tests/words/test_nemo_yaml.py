@@ -9,7 +9,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rampcli.config.groups import option_names
-from rampcli.config.layers import build
+from rampcli.config.layers import build_config
 from rampcli.planning.resolve import resolve
 from rampcli.settings.by_key import find_setting, settings
 from rampcli.words import FOREIGN
@@ -80,7 +80,7 @@ def test_each_key_of_a_file_has_exactly_one_outcome(name, launcher):
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_value_has_the_type_of_its_setting(name):
-    config = build(values_of(read_nemo(leaves_of(name, data_dir="/data"))), place=name)
+    config = build_config(values_of(read_nemo(leaves_of(name, data_dir="/data"))), place=name)
     assert config.model.global_batch_size > 0
 
 
@@ -98,8 +98,8 @@ def test_a_file_of_the_launcher_has_the_plan_of_the_same_settings_in_our_words()
     run = read_nemo(leaves_of("launcher", data_dir="/data", base_results_dir="/runs"))
     assert run.unsupported == {}
     assert run.notes.keys() == {"model.data.reset_attention_mask"}
-    nemos = build(values_of(run), place="NeMo")
-    ours = build(
+    nemos = build_config(values_of(run), place="NeMo")
+    ours = build_config(
         {
             **{"name": "small_llama", "seed": 77, "checkpoint.every_steps": 500},
             **{"data.source": "indexed", "data.blend": [0.25, "/data/wiki", 0.75, "/data/web"]},
@@ -145,7 +145,7 @@ def test_keys_that_are_left_out_have_nemos_defaults():
     assert run.settings["data.path"].value == "/corpora/books"
     assert run.settings["data.validation_path"].value == "/corpora/held_out"
     assert run.settings["data.split"].value == [1, 0, 0]
-    plan = resolve(build(values_of(run), place="NeMo")).plan
+    plan = resolve(build_config(values_of(run), place="NeMo")).plan
     assert [stage.global_batch_size for stage in plan.stages] == [8, 12, 16]
 
 
@@ -160,7 +160,7 @@ def test_an_export_of_nemo_2_chooses_its_model_and_changes_it():
     assert run.settings["model.num_layers"].keys == ("model.config.num_layers",)
     assert values["trainer.gradient_clip_val"] == 0.8
     assert values["trainer.max_val_samples"] == 512
-    stage = resolve(build(values, place="NeMo 2")).plan.stages[0]
+    stage = resolve(build_config(values, place="NeMo 2")).plan.stages[0]
     assert (stage.global_batch_size, stage.data_parallel_size) == (256, 4)
     assert stage.accumulate_grad_batches == 32
 
@@ -204,14 +204,14 @@ def test_references_that_cannot_be_followed_matter_only_where_we_read():
     assert run.unsupported == {"model.data.data_prefix": "names ${data_dir}, which is not set"}
     assert run.instead["model.data.data_prefix"] == ("data.source", "data.path", "data.blend")
     assert {"run.results_dir", "exp_manager.explicit_log_dir"} <= {*run.unchanged}
-    assert resolve(build(values_of(run), place="NeMo")).plan.end_step == 5000
+    assert resolve(build_config(values_of(run), place="NeMo")).plan.end_step == 5000
 
 
 @given(step=st.integers(1, 1000), warmup=st.integers(0, 400), tail=st.integers(1, 500))
 def test_a_constant_tail_has_the_learning_rate_of_nemo(step, warmup, tail):
     schedule = {"name": "CosineAnnealing", "warmup_steps": warmup, "constant_steps": tail}
     sched = {f"model.optim.sched.{key}": one for key, one in (schedule | {"min_lr": 1e-4}).items()}
-    resolved = resolve(build(values_of(read_nemo(GPT | sched)), place="NeMo"))
+    resolved = resolve(build_config(values_of(read_nemo(GPT | sched)), place="NeMo"))
     share = min(1, max(0, step - warmup) / (1000 - tail - warmup))
     rate = 1e-4 + 9e-4 * (1 + math.cos(math.pi * share)) / 2
     expected = 1e-3 * step / warmup if step < warmup else rate

@@ -5,11 +5,11 @@ import torch
 
 from commands import Command
 from rampcli import llm
-from rampcli.launch.run import describe
+from rampcli.launch.run import write_run_files
 from rampcli.models import linear, masks
 from rampcli.runs.directory import RunDirectory
 from rampcli.worker import assemble
-from rampcli.worker.assemble import faults_of
+from rampcli.worker.assemble import departures_from_plan
 from tiny_runs import TINY, environment
 
 
@@ -17,7 +17,7 @@ def test_an_error_in_a_worker_names_the_word_that_was_typed(tmp_path, planned):
     run = RunDirectory(tmp_path / "run")
     settings = TINY | {"trainer.accelerator": "gpu", "run_dir": str(run.path)}
     words = [f"{key}={value}" for key, value in settings.items()]
-    describe(run, planned("llama3_tiny", *words), words)
+    write_run_files(run, planned("llama3_tiny", *words), words)
     without_gpus = environment() | {"CUDA_VISIBLE_DEVICES": ""}
     worker = Command([str(run.path)], without_gpus, program="rampcli.worker")
     _, errors = worker.communicate()
@@ -37,7 +37,7 @@ def assert_faults(device, *, words, count, **changes):
     for key, value in changes.items():
         section, _, name = key.partition("__")
         setattr(getattr(config, section), name, value)
-    found = [*faults_of(config, torch.device(device))]
+    found = [*departures_from_plan(config, torch.device(device))]
     assert len(found) == count
     assert all(word in fault for fault in found for word in words)
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.data.building.records import Chunk, Slice
-from rampcli.data.building.streams import PIECE_BYTES, cut_text
+from rampcli.data.building.streams import TEXT_PIECE_BYTES, cut_text
 from rampcli.data.texts import convert_remedy, wide_encoding
 from rampcli.data.tokenizer import encoder_of, open_tokenizer
 from rampcli.errors import UsageError
@@ -208,10 +208,12 @@ class Encoding:
 
 def _cut(text: str) -> Iterator[str]:
     """Yields a text; a long one in pieces, cut at the places where a text file is cut."""
-    if _size(text) < PIECE_BYTES:
+    if _size(text) < TEXT_PIECE_BYTES:
         yield text
     else:
-        yield from (piece.decode() for piece, _ in cut_text(BytesIO(text.encode()), PIECE_BYTES))
+        yield from (
+            piece.decode() for piece, _ in cut_text(BytesIO(text.encode()), TEXT_PIECE_BYTES)
+        )
 
 
 def _size(text: str) -> int:

@@ -17,7 +17,7 @@ from rampcli.machine.host import processors
 NO_EOD = "none"
 MOST_WORKERS = max(64, 4 * processors())
 LARGEST_BPE = 2_000_000
-LONGEST_NAME = 1000
+LONGEST_KEY = 1000
 """Most characters of --text-key and of --eod."""
 WORTH_A_PROCESS_BYTES = 4 << 20
 """Bytes of inputs for each further process, if the number of processes is not given."""
@@ -102,9 +102,9 @@ class BuildOptions:
                 remedy="without --workers, at most one process per processor",
             )
         for option, name in (("--text-key", self.text_key), ("--eod", self.eod or "")):
-            if len(name) > LONGEST_NAME:
+            if len(name) > LONGEST_KEY:
                 yield UsageError(
-                    f"{option} has {len(name):,} characters; at most {LONGEST_NAME:,} are allowed",
+                    f"{option} has {len(name):,} characters; at most {LONGEST_KEY:,} are allowed",
                     remedy="a shorter name",
                 )
         if self.output.suffix in (".bin", ".idx"):

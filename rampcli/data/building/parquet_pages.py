@@ -31,7 +31,7 @@ LONGEST_BINARY_BYTES = 100 << 20
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 7, 8, 12
 _NUMBERS, _LISTS = (4, 5, 6), (9, 10)
 """Types of Thrift."""
-Kind = TypeVar("Kind")
+T = TypeVar("T")
 
 
 def largest_page_bytes(path: Path, column: str) -> list[int]:
@@ -70,7 +70,7 @@ def _largest_page(file: BinaryIO, column: dict[int, Any]) -> int:
     return largest
 
 
-def _field(struct: Any, number: int, kind: type[Kind]) -> Kind:
+def _field(struct: Any, number: int, kind: type[T]) -> T:
     found = struct.get(number) if isinstance(struct, dict) else None
     if not isinstance(found, kind):
         raise OSError(DAMAGED)

@@ -29,7 +29,7 @@ from rampcli.files.records import ANY, COUNT, read_json
 
 PROGRESS_SHAPE = {**BUILD_SETTINGS, "inputs": [{"name": str, "bytes": COUNT, "mtime_ns": ANY}]}
 """Shape of settings.json."""
-OPTIONS = {"tokenizer_sha256": "the SHA-256 checksum of --tokenizer", "eod_option": "--eod"}
+OPTION_TITLES = {"tokenizer_sha256": "the SHA-256 checksum of --tokenizer", "eod_option": "--eod"}
 """Settings that messages do not name like their options."""
 SAVE_EVERY_S = 2.0
 LENGTHS_AT_ONCE = 1 << 17
@@ -134,7 +134,7 @@ class Counts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Written(Counts):
+class WrittenCounts(Counts):
     """Counts of what a build has written so far, as in progress.json.
 
     Attributes:
@@ -163,7 +163,7 @@ class Watcher:
     def on_phase(self, name: str, total_bytes: int) -> None:
         """Called when a pass over the inputs begins."""
 
-    def on_progress(self, consumed_bytes: int, written: Written | None) -> None:
+    def on_progress(self, consumed_bytes: int, written: WrittenCounts | None) -> None:
         """Called after each chunk.
 
         Args:
@@ -175,7 +175,7 @@ class Watcher:
         """Called with a decision or a warning for the user."""
 
 
-SHAPES = {
+COUNTS_SHAPES = {
     "position": dict.fromkeys(Cursor.__slots__, COUNT),
     "largest_token": (COUNT, None),
     "is_complete": bool,
@@ -193,7 +193,7 @@ def read_counts(path: Path, kind: type[Counted], *, inputs: int) -> Counted | No
         DamagedFileError: the file cannot be read, has another shape, or names an input that is not
             one of the `inputs`.
     """
-    shape = {one.name: SHAPES.get(one.name, COUNT) for one in fields(kind)}
+    shape = {one.name: COUNTS_SHAPES.get(one.name, COUNT) for one in fields(kind)}
     try:
         state = read_json(path, shape, most_bytes=MOST_MANIFEST_BYTES)
     except FileNotFoundError:
@@ -277,12 +277,12 @@ class Saved(Generic[Counted]):
 def is_complete(folder: BuildFolder) -> bool:
     """Returns True if the build is complete; some of its files may already be in place."""
     with suppress(OSError, DamagedFileError):
-        written = read_counts(folder.progress, Written, inputs=sys.maxsize)
+        written = read_counts(folder.progress, WrittenCounts, inputs=sys.maxsize)
         return folder.is_claimed() and written is not None and written.is_complete
     return False
 
 
-class PartialBuild(Saved[Written]):
+class PartialBuild(Saved[WrittenCounts]):
     """An unfinished build. Use it as `with folder.locked(): with partial.opened(kind): ...`.
 
     Attributes:
@@ -290,7 +290,7 @@ class PartialBuild(Saved[Written]):
     """
 
     def __init__(self, folder: BuildFolder) -> None:
-        super().__init__(folder, folder.progress, Written())
+        super().__init__(folder, folder.progress, WrittenCounts())
         self.tokens_digest = hashlib.sha256()
 
     def begin(self, settings: dict[str, Any], watcher: Watcher) -> bool:
@@ -310,12 +310,12 @@ class PartialBuild(Saved[Written]):
             return self._start(settings)
         try:
             found = read_json(folder.settings, PROGRESS_SHAPE, most_bytes=MOST_MANIFEST_BYTES)
-            written = read_counts(folder.progress, Written, inputs=len(found["inputs"]))
+            written = read_counts(folder.progress, WrittenCounts, inputs=len(found["inputs"]))
         except DamagedFileError as error:
             raise cannot_resume(folder, error.message) from error
         except FileNotFoundError as error:
             raise cannot_resume(folder, f"{folder.settings} is missing") from error
-        self.counts = written or Written()
+        self.counts = written or WrittenCounts()
         changed = _changes(_as_skipping(found, settings), settings)
         if changed and self.counts.position == Cursor():
             watcher.on_note(f"note: {'; '.join(changed)}; the build begins again")
@@ -335,7 +335,7 @@ class PartialBuild(Saved[Written]):
 
     def _start(self, settings: dict[str, Any]) -> bool:
         self.folder.remove_file(self.folder.tokenizer)
-        self.counts = Written()
+        self.counts = WrittenCounts()
         self.folder.write_json(self.folder.settings, settings)
         return False
 
@@ -389,7 +389,7 @@ class PartialBuild(Saved[Written]):
             self.files[path].write(content)
         self.tokens_digest.update(tokens.data)
         largest = [int(tokens.max()), before.largest_token or 0] if len(tokens) else []
-        written = Written(
+        written = WrittenCounts(
             position=chunk.end,
             consumed_bytes=chunk.consumed_bytes,
             tokens=before.tokens + len(tokens),
@@ -516,7 +516,7 @@ def _changes(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
         changed.append("the order of the inputs has changed")
     for key in BUILD_SETTINGS:
         if found[key] != settings[key]:
-            option = OPTIONS.get(key, f"--{key.replace('_', '-')}")
+            option = OPTION_TITLES.get(key, f"--{key.replace('_', '-')}")
             was, became = (each[key] or "not given" for each in (found, settings))
             changed.append(f"{option} was {was} and is now {became}")
     more = len(changed) - CHANGES_SHOWN

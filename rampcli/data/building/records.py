@@ -14,20 +14,19 @@ from typing import Any, Literal
 
 from rampcli.data.building.streams import (
     LONGEST_TEXT_BYTES,
-    PIECE_BYTES,
+    TEXT_PIECE_BYTES,
     cut_text,
     open_unpacked,
-    read_rows,
+    read_parquet,
     skip_line,
 )
 from rampcli.data.texts import UTF_8_MARK
 from rampcli.errors import UsageError, reading
 from rampcli.files.guarded_folder import open_to_read
 
-LONGEST_LINE_BYTES = LONGEST_TEXT_BYTES
 Kind = Literal["text", "json", "parquet"]
 """Contents of a file: one text, texts in lines of JSON, or texts in a column of Parquet."""
-KINDS: dict[str, Kind] = {
+KIND_OF_ENDING: dict[str, Kind] = {
     ".txt": "text",
     ".md": "text",
     ".jsonl": "json",
@@ -193,7 +192,10 @@ def _files_in(folder: Path, left_out: set[Path], others: Counter[str]) -> list[P
                 elif not path.name.startswith("."):
                     others[path.suffix or path.name] += 1
     if not known:
-        endings, found = ", ".join(KINDS), f" (it has {count_endings(others)})" if others else ""
+        endings, found = (
+            ", ".join(KIND_OF_ENDING),
+            f" (it has {count_endings(others)})" if others else "",
+        )
         raise UsageError(
             f"{folder} contains no files to read{found}",
             remedy=f"files that end in {endings}, also with .gz or .zst; or name the file",
@@ -203,7 +205,7 @@ def _files_in(folder: Path, left_out: set[Path], others: Counter[str]) -> list[P
 
 def _kind_of(path: Path) -> tuple[Kind | None, str | None]:
     compression = path.suffix if path.suffix in COMPRESSIONS else None
-    kind = KINDS.get((path.with_suffix("") if compression else path).suffix)
+    kind = KIND_OF_ENDING.get((path.with_suffix("") if compression else path).suffix)
     return (None, None) if kind == "parquet" and compression else (kind, compression)
 
 
@@ -225,7 +227,7 @@ class Reader:
 
     inputs: Sequence[Input]
     text_key: str
-    chunk_bytes: int = PIECE_BYTES
+    chunk_bytes: int = TEXT_PIECE_BYTES
     _before: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -274,7 +276,9 @@ class Reader:
                 yield piece, after, stored.tell()
 
     def _rows(self, source: Input, place: Cursor) -> Iterator[tuple[Slice, Cursor, int]]:
-        for texts, count in read_rows(source.path, self.text_key, place.offset, self.chunk_bytes):
+        for texts, count in read_parquet(
+            source.path, self.text_key, place.offset, self.chunk_bytes
+        ):
             row = place.offset + len(texts)
             piece = Slice(place.input, "parquet", place.offset + 1, texts)
             place = Cursor(place.input, row, row)
@@ -295,8 +299,8 @@ def _pieces_of_text(stream: Any, place: Cursor, size: int) -> Iterator[tuple[Sli
 def _lines(stream: Any, place: Cursor, size: int) -> Iterator[tuple[Slice, Cursor]]:
     """Yields whole lines; a line that is too long for memory becomes a refused slice."""
     while data := stream.read(size):
-        rest = b"" if data.endswith(b"\n") else stream.readline(LONGEST_LINE_BYTES)
-        too_long = len(rest) == LONGEST_LINE_BYTES and not rest.endswith(b"\n")
+        rest = b"" if data.endswith(b"\n") else stream.readline(LONGEST_TEXT_BYTES)
+        too_long = len(rest) == LONGEST_TEXT_BYTES and not rest.endswith(b"\n")
         content = data[: data.rfind(b"\n") + 1] if too_long else data + rest
         if content:
             lines, end = (
@@ -308,6 +312,6 @@ def _lines(stream: Any, place: Cursor, size: int) -> Iterator[tuple[Slice, Curso
         if too_long:
             left_out = len(data) + len(rest) - len(content) + skip_line(stream)
             end = Cursor(place.input, place.offset + left_out, place.line + 1)
-            reason = f"line longer than {LONGEST_LINE_BYTES >> 20} MiB"
+            reason = f"line longer than {LONGEST_TEXT_BYTES >> 20} MiB"
             yield Slice(place.input, "json", place.line + 1, b"", refused=reason), end
             place = end

@@ -14,7 +14,7 @@ from rampcli.errors import UsageError, reading
 from rampcli.files.guarded_folder import open_to_read
 from rampcli.plugins.extras import requiring
 
-PIECE_BYTES = 1 << 20
+TEXT_PIECE_BYTES = 1 << 20
 """Longer texts are encoded in pieces of about this size."""
 ZSTD_BLOCK_BYTES = 4096
 """Compressed bytes that are read at once. Even in a malicious file they hold at most 128 MB."""
@@ -98,7 +98,7 @@ def open_unpacked(
         if content is stored:
             stored.seek(offset)
         else:
-            while offset and (piece := content.read(min(offset, PIECE_BYTES))):
+            while offset and (piece := content.read(min(offset, TEXT_PIECE_BYTES))):
                 offset -= len(piece)
         yield content, stored
 
@@ -106,7 +106,7 @@ def open_unpacked(
 def skip_line(content: Any) -> int:
     """Skips the rest of a line; returns its length in bytes."""
     skipped = 0
-    while piece := content.readline(PIECE_BYTES):
+    while piece := content.readline(TEXT_PIECE_BYTES):
         skipped += len(piece)
         if piece.endswith(b"\n"):
             break
@@ -151,7 +151,7 @@ class _Zstandard(io.RawIOBase):
             self._packed, self._frame = self._frame.unused_data, None
 
 
-def read_rows(
+def read_parquet(
     path: Path, column: str, first: int, size: int
 ) -> Iterator[tuple[list[bytes | str], int]]:
     """Reads the texts in a column of a Parquet file, as bytes; a string is why there is none.
@@ -167,7 +167,7 @@ def read_rows(
         from pyarrow import parquet
     # A ValueError is raised for column names that are not UTF-8.
     with _reading(path, pyarrow.ArrowException, ValueError):
-        file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=PIECE_BYTES)
+        file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=TEXT_PIECE_BYTES)
         _check_column(path, file.schema_arrow, column)
         for texts in _texts_from(path, file, column, first, size):
             for part in _in_parts(texts, size):

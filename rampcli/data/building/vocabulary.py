@@ -26,11 +26,11 @@ from rampcli.data.building.partial import (
     read_counts,
 )
 from rampcli.data.building.records import Chunk, Cursor
-from rampcli.data.building.streams import PIECE_BYTES
+from rampcli.data.building.streams import TEXT_PIECE_BYTES
 from rampcli.data.building.workers import environment, map_in_order
 from rampcli.data.tokenizer import CODE_POINTS, code_points
 from rampcli.errors import DamagedFileError, UsageError
-from rampcli.files.guarded_folder import read_file
+from rampcli.files.guarded_folder import read_content
 from rampcli.files.records import is_unicode, parse_json
 
 TRAINING_TEXT_CHARACTERS = 1 << 16
@@ -172,7 +172,7 @@ class Gathering(Saved[Gathered]):
         watcher = self._inputs.watcher
         with os.fdopen(self.folder.open(self.folder.sample, os.O_RDONLY), "rb") as file:
             watcher.on_phase("learning merges", self.counts.sample_bytes)
-            while lines := file.readlines(PIECE_BYTES):
+            while lines := file.readlines(TEXT_PIECE_BYTES):
                 yield from map(self._text_in, lines)
                 watcher.on_progress(file.tell(), None)
 
@@ -198,7 +198,7 @@ def tokenizer_json(inputs: Inputs, folder: BuildFolder) -> str | bytes:
     """
     options = inputs.options
     if options.tokenizer_path is not None:
-        return read_file(options.tokenizer_path, most_bytes=tokenizers.MOST_TOKENIZER_BYTES)
+        return read_content(options.tokenizer_path, most_bytes=tokenizers.MOST_TOKENIZER_BYTES)
     if options.tokenizer == "bytes":
         tokenizer = tokenizers.byte_tokenizer()
     elif options.tokenizer == "chars":

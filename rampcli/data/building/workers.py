@@ -28,7 +28,7 @@ ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(64 << 20),
 }
 """Environment of worker processes: one thread each, and thresholds of malloc in bytes."""
-Result = TypeVar("Result", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ def open_channel() -> tuple[Channel, Channel]:
     return Channel(our_incoming, our_outgoing), Channel(their_incoming, their_outgoing)
 
 
-class ChunkWork(Protocol[Result]):
+class ChunkWork(Protocol[T_co]):
     """What to do with each chunk. It can be pickled."""
 
-    def open(self) -> Callable[[Chunk], Result]:
+    def open(self) -> Callable[[Chunk], T_co]:
         """Returns the function that is applied to chunks; each process calls this once."""
 
 
@@ -74,8 +74,8 @@ def environment(changes: dict[str, str]) -> Iterator[None]:
 
 
 def map_in_order(
-    chunks: Iterator[Chunk], work: ChunkWork[Result], workers: int
-) -> Generator[tuple[Chunk, Result], None, None]:
+    chunks: Iterator[Chunk], work: ChunkWork[T_co], workers: int
+) -> Generator[tuple[Chunk, T_co], None, None]:
     """Yields chunks with their results, in the order of the chunks.
 
     A bounded number of chunks is worked on ahead.
@@ -95,7 +95,7 @@ def map_in_order(
             ThreadPoolExecutor(workers) as threads,
             _processes(work, workers, ends) as idle,
         ):
-            waiting: deque[tuple[Chunk, Future[Result]]] = deque()
+            waiting: deque[tuple[Chunk, Future[T_co]]] = deque()
             for chunk in chunks:
                 waiting.append((chunk, threads.submit(_apply_in_worker, idle, chunk)))
                 if len(waiting) >= AHEAD * workers:

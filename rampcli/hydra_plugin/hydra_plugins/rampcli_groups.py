@@ -9,8 +9,8 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-GROUPS = "pkg://rampcli.conf"
-GROUP, NAME = "rampcli", "schema"
+CONF_PACKAGE = "pkg://rampcli.conf"
+GROUP, SCHEMA_NAME = "rampcli", "schema"
 
 
 class RampcliGroups(SearchPathPlugin):
@@ -18,7 +18,7 @@ class RampcliGroups(SearchPathPlugin):
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Appends conf/."""
-        search_path.append(provider="rampcli", path=GROUPS)
+        search_path.append(provider="rampcli", path=CONF_PACKAGE)
 
 
 class SchemaNode(ConfigNode):
@@ -40,6 +40,10 @@ class SchemaNode(ConfigNode):
         self._node = node
 
 
-ConfigStore.instance().repo.setdefault(GROUP, {})[f"{NAME}.yaml"] = SchemaNode(
-    name=f"{NAME}.yaml", node=cast(Any, None), group=GROUP, package="_global_", provider="rampcli"
+ConfigStore.instance().repo.setdefault(GROUP, {})[f"{SCHEMA_NAME}.yaml"] = SchemaNode(
+    name=f"{SCHEMA_NAME}.yaml",
+    node=cast(Any, None),
+    group=GROUP,
+    package="_global_",
+    provider="rampcli",
 )

@@ -15,7 +15,7 @@ class Status(StrEnum):
     not_run = "not run"
 
 
-STYLES = {
+STATUS_STYLES = {
     Status.ok: "green",
     Status.warning: "yellow",
     Status.failure: "bold red",

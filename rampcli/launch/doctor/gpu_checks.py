@@ -43,7 +43,7 @@ TOLERANCES = {"loss": 2**-8, "grad_norm": 2**-5}
 ESTIMATE_REMEDY = "this report, sent to the developers of rampcli: estimates are wrong on this GPU"
 SLOW_SHARE = 0.9
 """A GPU is slow if its speed is below this share of the fastest one's."""
-LEAST_SHARE = 0.7
+LEAST_USED_SHARE = 0.7
 """An estimate of memory is too high if less than this share of it is used."""
 GPUS, MATRICES, REFERENCE = "gpus", "matrix products", "CPU losses"
 TENSOR_KEY, PIPELINE_KEY, CONTEXT_KEY = (
@@ -284,7 +284,7 @@ def check_gpu_memory(test: GpuTest) -> str:
     )
     if held * USABLE_SHARE > estimate:
         raise RampcliError(f"{finding}: the estimate is too low", remedy=ESTIMATE_REMEDY)
-    if held < LEAST_SHARE * estimate:
+    if held < LEAST_USED_SHARE * estimate:
         raise NotOk(Status.warning, f"{finding}: the estimate is high", ESTIMATE_REMEDY)
     return finding
 

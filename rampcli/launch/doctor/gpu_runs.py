@@ -23,7 +23,7 @@ from rampcli.launch.doctor.check import Check, NotOk, Status
 from rampcli.launch.elastic import World
 from rampcli.launch.environment import without_outer_launcher
 from rampcli.launch.protocol import launcher_of
-from rampcli.launch.run import describe
+from rampcli.launch.run import write_run_files
 from rampcli.launch.start_checks import disk_space
 from rampcli.launch.supervise import wait_for_orphans
 from rampcli.launch.workers import WorkerLog
@@ -66,7 +66,8 @@ Muon would enlarge the differences in rounding between devices.
 MEASURE = "rampcli.worker.speed_rank"
 """Program of the ranks that measure. It reads `ORDER` and writes `ANSWER`."""
 ORDER, ANSWER = "order.json", "answer.json"
-POLL_S = 0.02
+WATCH_STEPS_S = 0.02
+"""Seconds between two looks at a run, which is to be killed before it ends."""
 MOST_LINES = 40
 """Lines of each log that a report quotes."""
 
@@ -168,7 +169,7 @@ class Processes:
         """
         run, resolved = RunDirectory(self.folder / name), self.resolved(settings)
         launcher, log = launcher_of(resolved.config), run.logs / "measure.log"
-        describe(run, resolved, [])
+        write_run_files(run, resolved, [])
         run.write_json(run.path / ORDER, order)
         with launcher.reserve_gpus(resolved) as gpus, self._logs_in_errors(run, log):
             start = launcher.rank_starter(resolved, MEASURE, gpus=gpus)
@@ -197,7 +198,7 @@ class Processes:
                     for rank in ranks.behind or ranks.known
                 ]
                 raise RampcliError(f"did not end within {limit_s:g} s{''.join(deeds)}")
-            time.sleep(POLL_S)
+            time.sleep(WATCH_STEPS_S)
 
     @contextmanager
     def _logs_in_errors(self, run: RunDirectory, log: Path) -> Iterator[None]:

@@ -20,7 +20,7 @@ TIME_LIMIT_S = 60.0
 JOB_ID = re.compile(r"[1-9][0-9]{0,9}")
 """ID of a job. Array and heterogeneous jobs have longer IDs, but a chain contains neither."""
 
-OVER = frozenset(
+ENDED_STATES = frozenset(
     {
         "BOOT_FAIL",
         "CANCELLED",
@@ -142,7 +142,7 @@ def cancel(jobs: Sequence[str], *, only_waiting: bool = False) -> None:
     _scancel(*(["--state=PENDING"] if only_waiting else []), *jobs)
 
 
-def ask_to_save(jobs: Sequence[str]) -> None:
+def signal_save(jobs: Sequence[str]) -> None:
     """Sends SIGUSR1 to the supervisors of running jobs, as Slurm does before a time limit."""
     _scancel("--signal=USR1", "--batch", *jobs)
 

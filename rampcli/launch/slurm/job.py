@@ -73,7 +73,7 @@ def train_stages(directory: RunDirectory, stages: Sequence[int], signals: StopSi
         if signals.signal == signal.SIGUSR1 and not LAUNCHER.is_cancelled(directory):
             with sources_named(resolved.config):
                 check_progress(directory)
-    return requeue(directory)
+    return requeue_this_job(directory)
 
 
 def _already_trained(
@@ -111,7 +111,7 @@ def check_progress(directory: RunDirectory) -> None:
     )
 
 
-def requeue(directory: RunDirectory) -> int:
+def requeue_this_job(directory: RunDirectory) -> int:
     """Puts this job back into the queue, and returns the exit code.
 
     A cancelled chain is not requeued, nor is a job that Slurm has already ended or requeued. If

@@ -34,7 +34,7 @@ from rampcli.settings.config import Config
 CONTROLLER_TIMEOUT_S = 10.0
 PROGRAMS = ("sbatch", "srun", "scontrol", "squeue", "scancel", "sinfo")
 JOB_PHASES = {"RUNNING": JobPhase.RUNNING, "COMPLETING": JobPhase.ENDING} | dict.fromkeys(
-    commands.OVER, JobPhase.OVER
+    commands.ENDED_STATES, JobPhase.OVER
 )
 """Phases of the states that Slurm reports. In other states, a job waits."""
 CAN_SAVE = frozenset({"RUNNING", "SUSPENDED"})
@@ -183,7 +183,7 @@ class SlurmLauncher(Launcher):
         commands.cancel(_ids(active), only_waiting=True)
         active = self.active_jobs(directory)
         if running := _ids(job for job in active if job.state in CAN_SAVE):
-            commands.ask_to_save(running)
+            commands.signal_save(running)
         if others := _ids(job for job in active if job.state not in CAN_SAVE | {"COMPLETING"}):
             commands.cancel(others)
         return self.jobs(directory)
@@ -241,7 +241,9 @@ def _find(job: Job, known: Sequence[commands.QueuedJob], *, folder: str) -> Job:
     An ID alone does not identify the job: after losing its state, Slurm may reuse IDs.
     """
     for each in known:
-        same = each.job == job.job if job.job is not None else each.state not in commands.OVER
+        same = (
+            each.job == job.job if job.job is not None else each.state not in commands.ENDED_STATES
+        )
         if same and (each.name, each.folder) == (job.name, folder):
             reason = None if each.reason == "None" else each.reason
             return _with_state(replace(job, job=each.job, reason=reason), each.state)

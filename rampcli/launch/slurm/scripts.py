@@ -10,7 +10,7 @@ from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.errors import UsageError
-from rampcli.files.guarded_folder import read_file
+from rampcli.files.guarded_folder import read_content
 from rampcli.launch.protocol import Job
 from rampcli.launch.slurm import SEARCH, SLURM_FOLDER
 from rampcli.launch.slurm.settings import SlurmConfig
@@ -20,7 +20,7 @@ from rampcli.runs.directory import RunDirectory
 
 SIGNAL_MARGIN_S = 60
 """Time to requeue after `launch.grace_s`. Slurm checks time limits about once a minute."""
-MOST_TEMPLATE_BYTES = 2**20
+MOST_SCRIPT_BYTES = 2**20
 _BUNDLED = Path(__file__).with_name("stage.sbatch.j2")
 
 
@@ -113,7 +113,7 @@ def _fill(custom: str | None, facts: Sequence[dict[str, Any]]) -> list[str]:
     """Returns the text of each job's script, from the user's own or the bundled template."""
     name = custom or str(_BUNDLED)
     try:
-        template = read_file(Path(name), most_bytes=MOST_TEMPLATE_BYTES).decode()
+        template = read_content(Path(name), most_bytes=MOST_SCRIPT_BYTES).decode()
     except (OSError, ValueError) as error:  # ValueError: invalid UTF-8 or path
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(

@@ -43,7 +43,7 @@ _SHORT = {
 }
 _WITHOUT_VALUE = "hHOQsvVW"
 _OPTION = re.compile(r"--[^\s=-][^\s=]*(=.*)?|-[^\s-].*")
-NAMES = ("partition", "account", "qos", "time", "mem")
+NAMED_SETTINGS = ("partition", "account", "qos", "time", "mem")
 _EXAMPLE = set_to("launch.slurm.sbatch_args", ["--exclusive"])
 _PLAIN = re.compile(r"[\w.,:+@/%*=-]+", re.ASCII)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=[^\0]*", re.ASCII | re.DOTALL)
@@ -153,7 +153,7 @@ class SlurmConfig(Section):
 
 def check_names(config: "Config") -> Iterator[UsageError]:
     """Checks Slurm names in the script header: they must not contain spaces, quotes or newlines."""
-    for name in NAMES:
+    for name in NAMED_SETTINGS:
         text = getattr(config.launch.slurm, name)
         if text is not None and not _PLAIN.fullmatch(text):
             key = f"launch.slurm.{name}"

@@ -17,7 +17,7 @@ from rampcli.estimate.model_size import flops_per_token
 from rampcli.machine.host import processor_name
 from rampcli.parallel.ranks import peak_bytes
 from rampcli.runs.directory import COMPLETE, RunDirectory
-from rampcli.runs.rows import last_rows, number
+from rampcli.runs.rows import last_rows, number_or_none
 from rampcli.settings.config import Config
 from rampcli.train.observers.observer import LoopObserver, record_event
 from rampcli.train.step import TakenStep, Validation
@@ -69,7 +69,7 @@ class Journal(LoopObserver):
                 among=KEPT_MEASUREMENTS * self.noise_every_steps,
             )
             kept = (row for row in rows if row["step"] > self.first_step)
-            found = ([number(row.get(name)) for name in NOISE_COLUMNS] for row in kept)
+            found = ([number_or_none(row.get(name)) for name in NOISE_COLUMNS] for row in kept)
             self.noise = NoiseAverage([Noise(*pair) for pair in found if None not in pair])  # type: ignore[arg-type]
         record_event(
             self.run,

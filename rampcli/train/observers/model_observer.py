@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rampcli.config.extension_settings import extension_function
 from rampcli.errors import UsageError
 from rampcli.parallel.mesh import is_first_copy, local_part
-from rampcli.plugins.extensions import OBSERVER
+from rampcli.plugins.extensions import OBSERVERS_KEY
 from rampcli.runs.metrics import Metric, check_declared
 from rampcli.settings.config import Config
 from rampcli.train.observers.observer import LoopObserver
@@ -134,14 +134,14 @@ def build_model_observers(config: Config) -> list[ModelObserver]:
     """
     observers, names = [], config.logging.observers
     for name in names:
-        function = extension_function(OBSERVER, name, config.logging)
+        function = extension_function(OBSERVERS_KEY, name, config.logging)
         assert function is not None  # there are no built-in ones
         observer = function(config)
         if not isinstance(observer, ModelObserver):
             raise UsageError(
-                f"{OBSERVER}=[{name}] returns {type(observer).__name__}, which is not a"
+                f"{OBSERVERS_KEY}=[{name}] returns {type(observer).__name__}, which is not a"
                 " ModelObserver",
-                keys=(OBSERVER,),
+                keys=(OBSERVERS_KEY,),
                 remedy="a class that inherits from"
                 " rampcli.train.observers.model_observer.ModelObserver",
             )
@@ -150,6 +150,8 @@ def build_model_observers(config: Config) -> list[ModelObserver]:
         check_declared([metric for one in observers for metric in one.metrics])
     except ValueError as error:
         raise UsageError(
-            f"{OBSERVER}=[{','.join(names)}]: {error}", keys=(OBSERVER,), remedy="another metric"
+            f"{OBSERVERS_KEY}=[{','.join(names)}]: {error}",
+            keys=(OBSERVERS_KEY,),
+            remedy="another metric",
         ) from error
     return observers

@@ -18,10 +18,10 @@ from rampcli.parallel.ranks import gather_from_all_ranks
 from rampcli.runs.directory import PREEMPTED, RunDirectory
 from rampcli.train.observers.observer import LoopObserver, record_event
 from rampcli.train.step import TakenStep
-from rampcli.train.trace import STEP, Operator, read_trace
+from rampcli.train.trace import STEP_MARK, Operator, read_trace
 
 MOST_OPERATORS = 10
-LONGEST_NAME = 100
+LONGEST_OPERATOR = 100
 """Characters of an operator's name. Ranks exchange these names in messages of limited length."""
 ALLOCATIONS = 100_000
 """Allocations and frees that a memory snapshot keeps, at most."""
@@ -68,7 +68,7 @@ class Profiler(LoopObserver):
             if self.is_profiled:
                 self._start()
         if self._profile is not None:
-            self._marks.enter_context(record_function(f"{STEP}{step}"))
+            self._marks.enter_context(record_function(f"{STEP_MARK}{step}"))
 
     def after_step(self, state: TrainingState, step: TakenStep) -> None:
         """Writes the profile after the last step of the window."""
@@ -132,7 +132,7 @@ class Profiler(LoopObserver):
                     torch.cuda.memory._dump_snapshot(str(snapshot))  # type: ignore[no-untyped-call]
                 files = [self._keep(path) for path in sorted(Path(folder).iterdir())]
         except (OSError, RampcliError) as error:  # training goes on without a profile
-            return {"reason": reason_of(error)[:LONGEST_NAME]}
+            return {"reason": reason_of(error)[:LONGEST_OPERATOR]}
         exchange = exchange_us * MICROSECONDS / self.working_s
         return {
             "files": files,
@@ -157,7 +157,7 @@ class Profiler(LoopObserver):
         found = sorted(operators.items(), key=lambda item: -getattr(item[1], decides))
         return [
             {
-                "name": ascii(name)[1:-1][:LONGEST_NAME],
+                "name": ascii(name)[1:-1][:LONGEST_OPERATOR],
                 "calls": operator.calls,
                 **{
                     column: round(getattr(operator, time) * MICROSECONDS, 6)

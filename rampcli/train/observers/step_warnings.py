@@ -7,9 +7,9 @@ from rampcli.runs.directory import RunDirectory
 from rampcli.train.observers.observer import LoopObserver, record_event
 from rampcli.train.step import TakenStep
 
-WINDOW_STEPS = 50
+WATCHED_STEPS = 50
 MAX_SHARE = 0.05
-"""Largest share of the time of the last `WINDOW_STEPS` steps that may be spent waiting."""
+"""Largest share of the time of the last `WATCHED_STEPS` steps that may be spent waiting."""
 SLOW_DATA_REMEDIES = (
     "`rampcli data build` writes files that load fastest. A local disk or more memory for the"
     " page cache also helps, as do more reading hosts if data.expansion_factor_real_data is above 1"
@@ -21,7 +21,7 @@ class SlowData(LoopObserver):
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
-        self._recent: deque[tuple[float, float]] | None = deque(maxlen=WINDOW_STEPS)
+        self._recent: deque[tuple[float, float]] | None = deque(maxlen=WATCHED_STEPS)
         self._is_first = True
 
     def after_step(self, state: TrainingState, step: TakenStep) -> None:
@@ -29,7 +29,7 @@ class SlowData(LoopObserver):
         share = self.add(step_time_s=step.step_time_s, data_time_s=step.batch.data_time_s)
         if share is not None:
             reason = (
-                f"{share:.0%} of the last {WINDOW_STEPS} steps' time was spent waiting for data."
+                f"{share:.0%} of the last {WATCHED_STEPS} steps' time was spent waiting for data."
                 f" {SLOW_DATA_REMEDIES}"
             )
             record_event(self.run, "slow_data", state, reason=reason)
@@ -43,7 +43,7 @@ class SlowData(LoopObserver):
             self._is_first = False
             return None
         self._recent.append((step_time_s, data_time_s))
-        if len(self._recent) < WINDOW_STEPS:
+        if len(self._recent) < WATCHED_STEPS:
             return None
         steps_s, waits_s = map(sum, zip(*self._recent, strict=True))
         share = waits_s / steps_s

@@ -25,7 +25,7 @@ from rampcli.train.step import TakenStep
 from rampcli.train.stopping import StopRequest
 from rampcli.train.whole_model import copy_to_rank_0, is_split, plain_model
 
-LONGEST_TEXT = 4_000
+LONGEST_SAMPLE_TEXT = 4_000
 """Longest prompt or text in an event, in characters. JSON needs up to 12 bytes for each."""
 
 
@@ -114,7 +114,7 @@ class TextSamples(LoopObserver):
             elif model is not None:
                 text = self._continue(model, self.prompts[number], state)
                 if text is not None:
-                    texts.append({"prompt": prompt[:LONGEST_TEXT], "text": text})
+                    texts.append({"prompt": prompt[:LONGEST_SAMPLE_TEXT], "text": text})
                     goes_on = True
             # A single wait for all prompts could exceed the timeout of a collective.
             if not broadcast_from_rank_0(goes_on):
@@ -151,7 +151,7 @@ class TextSamples(LoopObserver):
             tokens = list(generate_tokens(model, prompt, sampling=sampling, seed=self.config.seed))
             inside = self.special_tokens.before_end(tokens)
             text = continuation(inside, self.tokenizer, after=[] if self.answers else prompt)
-            return text[:LONGEST_TEXT]
+            return text[:LONGEST_SAMPLE_TEXT]
         except Exception as error:
             self._record_fault(state, error)
             return None

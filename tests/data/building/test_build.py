@@ -91,7 +91,7 @@ def test_the_corpus_does_not_depend_on_the_number_of_workers(options, recwarn):
 
 
 def test_a_long_text_is_one_document_as_a_file_or_as_a_line_of_json(options, tmp_path, monkeypatch):
-    monkeypatch.setattr(encoding, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(encoding, "TEXT_PIECE_BYTES", 4096)
     monkeypatch.setattr(building, "Reader", partial(records.Reader, chunk_bytes=4096))
     build(replace(options, tokenizer=None, train_bpe=280))
     text = "a long text of many words\n\n  and\tblanks " * 400

@@ -5,7 +5,7 @@ import pytest
 
 from built_corpora import left_in
 from rampcli.data.building.build import build
-from rampcli.data.building.options import LARGEST_BPE, LONGEST_NAME, MOST_WORKERS
+from rampcli.data.building.options import LARGEST_BPE, LONGEST_KEY, MOST_WORKERS
 from rampcli.errors import UsageError
 
 
@@ -43,7 +43,7 @@ def test_contradictory_options_are_refused_and_nothing_is_written(options, chang
         ),
         ({"tokenizer": None, "train_bpe": 10**18}, "is above 2,000,000"),
         (
-            {"text_key": "k" * (LONGEST_NAME + 1)},
+            {"text_key": "k" * (LONGEST_KEY + 1)},
             "--text-key has 1,001 characters; at most 1,000",
         ),
         ({"eod": "k" * 10**6}, "--eod has 1,000,000 characters"),

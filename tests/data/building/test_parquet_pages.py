@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rampcli.data.building import streams
 from rampcli.data.building.parquet_pages import largest_page_bytes
-from rampcli.data.building.streams import read_rows
+from rampcli.data.building.streams import read_parquet
 from rampcli.errors import UsageError
 
 TEXTS = [f"text {number} " * 9 for number in range(3000)]
@@ -40,7 +40,7 @@ def test_a_page_that_is_too_long_is_refused_before_it_is_decoded(tmp_path, monke
     pq.write_table(pa.table({"text": ["a" * (1 << 22)]}), path, compression="zstd")
     before = pa.total_allocated_bytes()
     with pytest.raises(UsageError, match=f"the column text of {path} has a page longer than 1 MiB"):
-        next(read_rows(path, "text", 0, 1 << 20))
+        next(read_parquet(path, "text", 0, 1 << 20))
     assert pa.total_allocated_bytes() - before < 1 << 20
 
 
@@ -50,7 +50,7 @@ def test_rows_that_repeat_one_long_text_are_read_a_few_at_once(tmp_path, monkeyp
     column = pa.DictionaryArray.from_arrays(pa.array([1] * 10_000), pa.array(["b", text]))
     pq.write_table(pa.table({"text": column}), path, compression="zstd")
     before = pa.total_allocated_bytes()
-    parts = read_rows(path, "text", 0, 1 << 20)
+    parts = read_parquet(path, "text", 0, 1 << 20)
     assert [next(parts)[0] for _ in range(9)] == [[text.encode()]] * 9
     assert pa.total_allocated_bytes() - before < 16 << 20
 
@@ -76,7 +76,7 @@ def test_damaged_headers_are_refused_or_read(tmp_path_factory, place, damage):
     path.write_bytes((SMALL[:place] + damage + SMALL[place + len(damage) :])[: len(SMALL)])
     rows, refused = 0, []
     try:
-        rows = sum(len(part) for part, _ in read_rows(path, "text", 0, 100))
+        rows = sum(len(part) for part, _ in read_parquet(path, "text", 0, 100))
     except UsageError as error:
         refused = [error.message]
     assert rows <= 3

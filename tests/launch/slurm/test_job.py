@@ -3,7 +3,7 @@ import json
 import pytest
 
 from rampcli.errors import RampcliError
-from rampcli.launch.run import describe
+from rampcli.launch.run import write_run_files
 from rampcli.launch.slurm.job import FRUITLESS_STARTS, check_progress, train_stages
 from rampcli.machine.lifeline import StopSignals
 from rampcli.runs.directory import RunDirectory
@@ -15,7 +15,7 @@ def run(tmp_path, planned):
     """A described run whose stages begin after 0, 800, 1600 and 2404 samples."""
     directory = RunDirectory(tmp_path)
     words = (f"run_dir={tmp_path}", "trainer.accelerator=cpu")
-    describe(directory, planned("llama3_tiny", *words), [])
+    write_run_files(directory, planned("llama3_tiny", *words), [])
     return directory
 
 

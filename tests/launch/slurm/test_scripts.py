@@ -18,7 +18,7 @@ from rampcli.config.compose import apply_overrides
 from rampcli.errors import UsageError
 from rampcli.launch.protocol import Job
 from rampcli.launch.slurm import template
-from rampcli.launch.slurm.scripts import MOST_TEMPLATE_BYTES, SIGNAL_MARGIN_S, render_jobs
+from rampcli.launch.slurm.scripts import MOST_SCRIPT_BYTES, SIGNAL_MARGIN_S, render_jobs
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.settings.config import Config
@@ -275,7 +275,7 @@ def test_a_template_that_cannot_be_rendered_is_refused_with_the_line(tmp_path, t
 
 def test_a_template_that_cannot_be_read_is_refused(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    (tmp_path / "large").write_bytes(b"x" * (MOST_TEMPLATE_BYTES + 1))
+    (tmp_path / "large").write_bytes(b"x" * (MOST_SCRIPT_BYTES + 1))
     os.mkfifo(tmp_path / "fifo")
     for name, wrong in (
         ("nowhere", "No such file"),

@@ -10,7 +10,7 @@ from rampcli.checkpoint.state import TrainingState
 from rampcli.planning.resolve import resolve
 from rampcli.runs.directory import RunDirectory
 from rampcli.runs.events import read_events
-from rampcli.train.observers.step_warnings import MAX_SHARE, WINDOW_STEPS, FlatRewards, SlowData
+from rampcli.train.observers.step_warnings import MAX_SHARE, WATCHED_STEPS, FlatRewards, SlowData
 from taken_steps import step_of
 
 LITTLE = st.floats(0, 0.99 * MAX_SHARE)
@@ -28,7 +28,7 @@ def reports(shares, step_time_s=1.0):
 
 
 def test_limits_match_the_documentation():
-    assert (WINDOW_STEPS, MAX_SHARE) == (50, 0.05)
+    assert (WATCHED_STEPS, MAX_SHARE) == (50, 0.05)
 
 
 @given(shares=st.lists(LITTLE, max_size=120), step_time_s=SECONDS)
