@@ -208,8 +208,7 @@ def runs_table(reports: Sequence[RunReport]) -> Table:
         "steps": lambda one: f"{one.facts.step:,}",
         "batch": lambda one: ends([stage.global_batch_size for stage in _trained(one)]),
         "processes": lambda one: ends([max(stage.world_sizes) for stage in _trained(one)]),
-        "loss": lambda one: figure(_last_figure(one, "loss")),
-        "reward": lambda one: figure(_last_figure(one, "reward")),
+        **{str(one.column): partial(_goal, one) for one in STAGE_METRICS if one.is_goal},
     }
     for column, title in {"loss": "validation loss", **LOSSES_OF_AVERAGES}.items():
         found = [one.validated(column) for one in reports]
@@ -284,6 +283,10 @@ def _last_figure(report: RunReport, metric: str) -> float | None:
     """Returns the figure of a metric in the last stage that was trained."""
     stages = _trained(report)
     return stages[-1].figures[metric] if stages else None
+
+
+def _goal(metric: Metric, report: RunReport) -> str:
+    return SHOWN_BY_UNIT.get(metric.unit, figure)(_last_figure(report, metric.name))
 
 
 def _measured(name: str, report: RunReport) -> str:

@@ -18,13 +18,13 @@ from rampcli.report.page_data import View, quiet, run_data
 from rampcli.runs.directory import BEFORE_THE_START, RunDirectory
 from rampcli.runs.facts import is_training
 from rampcli.runs.followed_run import FollowedRun, Signature, signature
+from rampcli.runs.metrics import GOALS, PLACE_COLUMNS, measured_of
 from rampcli.runs.rows import last_rows
 
 LIST_AGAIN_S = 1.0
 """Shortest time between two listings of the folder, however many people watch."""
 MOST_LISTED_RUNS = 2000
 """Maximum number of runs that a page lists. Those that changed last come first."""
-SHOWN = ("step", "consumed_samples", "stage", "global_batch_size", "tokens_per_s", "loss", "reward")
 LINK = "a symbolic link, which is not followed: serve the folder that it leads to"
 
 RunEntry = dict[str, Any]
@@ -117,8 +117,16 @@ def _read_facts(name: str, run: RunDirectory, signatures: Signatures) -> RunEntr
     return _unread(name, damage=None, changed=changed) | {
         "status": printable(state["status"]),
         "unit": unit,
-        "row": {key: rows[0].get(key) for key in SHOWN} if rows else None,
+        "row": {key: rows[0].get(key) for key in PLACE_COLUMNS} if rows else None,
+        "goals": _goals(rows[0]) if rows else [],
     }
+
+
+def _goals(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns what training improves, each with its value in a row."""
+    known = {name for name, value in row.items() if value is not None}
+    goals = [one for one in measured_of(GOALS, known) if one.name in known]
+    return [{"name": one.tile or one.name, "value": row[one.name]} for one in goals]
 
 
 def _unread(name: str, *, damage: str | None, changed: float = 0.0) -> RunEntry:
@@ -131,6 +139,7 @@ def _unread(name: str, *, damage: str | None, changed: float = 0.0) -> RunEntry:
         "status": "damaged",
         "unit": "samples",
         "row": None,
+        "goals": [],
         "trains": False,
     }
 

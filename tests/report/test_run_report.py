@@ -3,10 +3,12 @@ import json
 
 import pytest
 
+from rampcli.report import run_text
 from rampcli.report.run_report import report_run
 from rampcli.report.run_text import closing_lines, measured_table, runs_table, stage_table
 from rampcli.report.sweep_results import result_of
-from rampcli.runs.metrics import Metric
+from rampcli.runs import stages
+from rampcli.runs.metrics import STAGE_METRICS, Metric
 from rampcli.runs.record import read_run
 from recorded_runs import STEPS, write_run
 from report.table_cells import cells
@@ -230,6 +232,19 @@ def test_a_metric_that_an_observer_declares_is_summarised_over_the_steps_that_me
     compared = cells(runs_table([report, other]))
     shown = dict(zip(compared[""], compared["other"], strict=True))
     assert (shown["c"], "e" in shown, "f" in shown) == ("39", False, False)
+
+
+def test_runs_are_compared_by_the_goals_that_metrics_declare(run, monkeypatch):
+    wins = Metric("grad_norm", "", summary="last", column="won", is_goal=True)
+    for module in (stages, run_text):
+        monkeypatch.setattr(module, "STAGE_METRICS", (*STAGE_METRICS, wins))
+    rows = [json.loads(line) | {"grad_norm": 3.0} for line in run.metrics.read_text().splitlines()]
+    run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = report_run(read_run(run.path))
+    compared = cells(runs_table([report]))
+    shown = dict(zip(compared[""], compared[report.name], strict=True))
+    assert (shown["won"], "reward" in shown) == ("3.000", False)
+    assert list(shown).index("loss") + 1 == list(shown).index("won")
 
 
 def test_validations_count_once_per_step_and_by_corpus(run):

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from rampcli.files.locks import hold
+from rampcli.runs.metrics import GOALS, REWARD, Metric
 from rampcli.serve import runs_folder
 from rampcli.serve.runs_folder import RunsFolder
 from recorded_runs import write_run
@@ -25,7 +26,28 @@ def folder(tmp_path):
 def test_runs_are_listed_with_their_last_row(folder):
     (run,) = folder.runs()
     assert (run["name"], run["status"], run["damage"]) == ("mine", "preempted", None)
-    assert (run["row"]["step"], run["row"]["loss"], run["trains"]) == (40, 0.1, False)
+    assert (run["row"]["step"], run["goals"], run["trains"]) == (40, [goal("loss", 0.1)], False)
+
+
+def goal(name, value):
+    return {"name": name, "value": value}
+
+
+@pytest.mark.parametrize(
+    ("row", "goals"),
+    [
+        ({"loss": None}, []),
+        ({"loss": 2.0, "reward": None}, [goal("loss", 2.0)]),
+        ({"loss": 2.0, "reward": 0.5}, [goal("reward", 0.5)]),
+        ({"loss": 2.0, "wins": 3}, [goal("won", 3), goal("loss", 2.0)]),
+    ],
+)
+def test_runs_are_listed_with_the_goals_that_metrics_declare(folder, monkeypatch, row, goals):
+    wins = Metric("wins", "", chart=REWARD, tile="won", is_goal=True)
+    monkeypatch.setattr(runs_folder, "GOALS", (*GOALS, wins))
+    run = folder.find("mine")
+    run.metrics.write_text(json.dumps(metrics_row(step=41, **row)) + "\n")
+    assert folder.runs()[0]["goals"] == goals
 
 
 def test_a_single_run_directory_is_a_folder_of_one_run(folder):

@@ -121,11 +121,12 @@ DECAY_STYLES: dict[str, DecayStyle] = {
             "rampcli/runs/metrics.py": {
                 "STEP_METRICS = (\n": """STEP_METRICS = (
     Metric("toys", "toys of this step", chart=Chart("toys", "Toys in a step"), summary="max"),
+    Metric("wins", "", chart=LOSS, summary="last", tile="won", column="won", is_goal=True),
 """
             },
             "rampcli/train/observers/journal.py": {
                 '            "lr": step.lr,\n': '            "lr": step.lr,\n'
-                '            "toys": 7 + state.step,\n'
+                '            "toys": 7 + state.step, "wins": state.step,\n'
             },
         }
     ),

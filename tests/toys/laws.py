@@ -136,6 +136,7 @@ def test_added_parts_train_report_and_are_not_exported(house):
         assert row["lr"] == pytest.approx(0.1 * (1 - (row["consumed_samples"] / 320) ** 2))
     (report,) = json.loads(house.rampcli("report", "run", "--json"))["runs"]
     assert report["metrics"] == {"toys": 47}
+    assert report["stages"][-1]["wins"] == 35.5
     assert (house.here / "run/seen.txt").read_text().split() == [str(n) for n in range(1, 41)]
     assert "0 skipped" in house.rampcli("status", "run")
 

@@ -188,9 +188,7 @@ class Page {
     const state = run.damage ? "damaged" : run.trains === false && run.status === "running" ? "silent" : run.status;
     const row = run.row;
     const reached = row ? `${compact(row.consumed_samples)} ${run.unit}` : null;
-    const value = row?.reward ?? row?.loss;
-    const figure = value === null || value === undefined ? null : `${row.reward === null || row.reward === undefined ? "loss" : "reward"} ${compact(value)}`;
-    const facts = [reached, figure].filter(Boolean);
+    const facts = [reached, ...run.goals.map(({ name, value }) => `${name} ${compact(value)}`)].filter(Boolean);
     return element("label", { class: "run", swatch: isOn ? `var(--${runColour(this.slotOf(run.name))})` : null },
       element("input", { type: "checkbox", checked: isOn, "data-run": run.name, change: () => this.toggle(run.name) }),
       element("span", { class: "name" }, run.shown),
