@@ -18,11 +18,9 @@ from rampcli.report.plan_tables import as_hours
 from rampcli.report.tables import build_table, count, share
 from rampcli.report.target_loss import TimeToTarget
 from rampcli.settings.by_key import changes
-from rampcli.settings.facts import BATCH, LENGTH, RESULT, VALIDATION
-from rampcli.settings.trainer import TrainerConfig
+from rampcli.settings.config import Config
+from rampcli.settings.facts import BATCH, LEARNING_RATE, LENGTH, RESULT, UPDATES, VALIDATION
 
-TUNED = ("optim.", "schedule.", "seed", TrainerConfig.gradient_clip_val)
-"""Settings, and sections, that may be tuned for each batch size, as the length of a run may."""
 COARSE_SHARE = 0.1
 """Share of the steps to the target without a measurement from which on a note says so."""
 BAR_WIDTH = 24
@@ -99,7 +97,7 @@ def batch_curve(results: Sequence[TimeToTarget], differing: Collection[str]) -> 
         f"no point for {listed(names, most=MOST_NAMED)}, {why}" for why, names in left_out.items()
     ]
     points = _points(usable, runs)
-    if any(not key.startswith(TUNED) and not changes(key, LENGTH) for key in keys):
+    if not all(map(_is_tuned, keys)):
         notes.append("no curve over the batch size, because more than the batch differs")
         return BatchCurve(notes=tuple(notes))
     if len(points) < 2:
@@ -141,6 +139,11 @@ def _doubts(points: Sequence[BatchPoint]) -> Iterator[str]:
 def _matters(key: str) -> bool:
     """Returns whether another value may lead to another loss, or to another one measured."""
     return not changes(key, BATCH) and changes(key, RESULT | VALIDATION | LENGTH)
+
+
+def _is_tuned(key: str) -> bool:
+    """Returns whether a setting, with the length of the run, may be tuned for each batch size."""
+    return key == Config.seed or changes(key, LEARNING_RATE | UPDATES | LENGTH)
 
 
 def _is_coarse(point: BatchPoint) -> bool:

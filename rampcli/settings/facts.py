@@ -15,6 +15,7 @@ class Impact(Flag):
         BATCH: how many samples a step takes.
         SPLIT: how a batch is divided into micro batches, and over nodes.
         LEARNING_RATE: the shape of the learning rate over the samples.
+        UPDATES: how gradients become updates of the weights, besides the learning rate.
         LEARNING: what the run learns, in another way than by those above.
         VALIDATION: which losses are measured.
         HELD_OUT: which samples of the training corpora are held out for validation.
@@ -30,6 +31,7 @@ class Impact(Flag):
     BATCH = auto()
     SPLIT = auto()
     LEARNING_RATE = auto()
+    UPDATES = auto()
     LEARNING = auto()
     VALIDATION = auto()
     HELD_OUT = auto()
@@ -40,12 +42,12 @@ class Impact(Flag):
 
 
 NOTHING = Impact.NOTHING
-(TENSORS, SAMPLES, BATCH, SPLIT, LEARNING_RATE, LEARNING, *_others) = Impact
+(TENSORS, SAMPLES, BATCH, SPLIT, LEARNING_RATE, UPDATES, LEARNING, *_others) = Impact
 VALIDATION, HELD_OUT, LENGTH, SPEED, MEMORY, MACHINES = _others
 COST = SPEED | MEMORY
 IDENTITY = TENSORS | SAMPLES | BATCH
 """What a checkpoint's tensors and consumed samples mean. A resume must not change it."""
-RESULT = IDENTITY | LEARNING_RATE | LEARNING
+RESULT = IDENTITY | LEARNING_RATE | UPDATES | LEARNING
 """What decides what a run learns."""
 
 

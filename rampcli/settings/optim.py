@@ -18,11 +18,11 @@ from rampcli.schedule.learning_rate import DECAY_STYLES, OF_EXTENSION
 from rampcli.settings.by_key import settings, settings_of
 from rampcli.settings.facts import (
     COST,
-    LEARNING,
     LEARNING_RATE,
     SAME_STATE,
     SPEED,
     TENSORS,
+    UPDATES,
     any_phase,
     whole_run,
 )
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 class OptimConfig(Extensible):
     """The optimiser and the learning rate. At most one of the two warm-ups is set."""
 
-    of_extensions: ClassVar = whole_run(LEARNING | COST, SAME_STATE)
+    of_extensions: ClassVar = whole_run(UPDATES | COST, SAME_STATE)
     optimizer: Keyed[str] = setting(
         "adamw",
         "Optimiser. `muon`: Muon for the layers' matrices, scaled to AdamW's learning rate, and"
         " AdamW for the rest.",
-        whole_run(TENSORS | COST, SAME_STATE),
+        whole_run(TENSORS | UPDATES | COST, SAME_STATE),
         choices=OPTIMIZERS,
         extensible=True,
     )
@@ -72,24 +72,24 @@ class OptimConfig(Extensible):
     weight_decay: Keyed[float] = setting(
         0.1,
         "Weight decay of matrices and embeddings; other parameters have none.",
-        any_phase(LEARNING),
+        any_phase(UPDATES),
         at_least=0,
     )
     beta1: Keyed[float] = setting(
-        0.9, "AdamW's first decay rate.", any_phase(LEARNING), at_least=0, below=1
+        0.9, "AdamW's first decay rate.", any_phase(UPDATES), at_least=0, below=1
     )
     beta2: Keyed[float] = setting(
-        0.95, "AdamW's second decay rate.", any_phase(LEARNING), at_least=0, below=1
+        0.95, "AdamW's second decay rate.", any_phase(UPDATES), at_least=0, below=1
     )
-    eps: Keyed[float] = setting(1e-8, "AdamW's epsilon.", any_phase(LEARNING), above=0)
+    eps: Keyed[float] = setting(1e-8, "AdamW's epsilon.", any_phase(UPDATES), above=0)
     muon_momentum: Keyed[float] = setting(
-        0.95, "Muon's momentum.", any_phase(LEARNING), at_least=0, below=1
+        0.95, "Muon's momentum.", any_phase(UPDATES), at_least=0, below=1
     )
     muon_iterations: Keyed[int] = setting(
         5,
         "Newton-Schulz iterations of Muon. Fewer take less time, orthogonalise less exactly and"
         " make smaller steps.",
-        whole_run(LEARNING | SPEED, SAME_STATE),
+        whole_run(UPDATES | SPEED, SAME_STATE),
         unit="iterations",
         at_least=1,
         at_most=100,
@@ -98,7 +98,7 @@ class OptimConfig(Extensible):
         None,
         "Skip a step whose loss or gradient norm is more than this many standard deviations above"
         " the mean of the last 128 steps. `null`: skip none.",
-        any_phase(LEARNING | SPEED),
+        any_phase(UPDATES | SPEED),
         above=0,
     )
 
@@ -139,7 +139,7 @@ class ScheduleConfig(Extensible):
             " by the largest. A number e: by r to the power of e.",
             BATCH_COUPLINGS,
         ),
-        any_phase(LEARNING).replacing(["schedule.lr_factors"]),
+        any_phase(UPDATES).replacing(["schedule.lr_factors"]),
         choices=BATCH_COUPLINGS,
         at_least=0,
         at_most=2,
@@ -148,7 +148,7 @@ class ScheduleConfig(Extensible):
         None,
         "Factor of the learning rate in each stage of the batch schedule, in order, in place of"
         " `schedule.batch_coupling`. `null`: the coupling.",
-        any_phase(LEARNING).replacing({"schedule.batch_coupling": "none"}),
+        any_phase(UPDATES).replacing({"schedule.batch_coupling": "none"}),
         # Values that are coupled to a factor in this range stay finite.
         at_least=1e-3,
         at_most=1000,
@@ -159,7 +159,7 @@ class ScheduleConfig(Extensible):
             "How `optim.beta2` follows the batch, where r is the batch divided by the largest.",
             BETA2_COUPLINGS,
         ),
-        any_phase(LEARNING),
+        any_phase(UPDATES),
         choices=BETA2_COUPLINGS,
     )
     weight_decay_coupling: Keyed[str] = setting(
@@ -169,7 +169,7 @@ class ScheduleConfig(Extensible):
             " largest.",
             WEIGHT_DECAY_COUPLINGS,
         ),
-        any_phase(LEARNING),
+        any_phase(UPDATES),
         choices=WEIGHT_DECAY_COUPLINGS,
     )
 

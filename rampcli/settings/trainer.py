@@ -11,6 +11,7 @@ from rampcli.settings.facts import (
     NOTHING,
     SPEED,
     SPLIT,
+    UPDATES,
     VALIDATION,
     any_phase,
     whole_run,
@@ -139,7 +140,7 @@ class TrainerConfig(Section):
         at_least=1,
     )
     gradient_clip_val: Keyed[float | None] = setting(
-        1.0, "Maximum gradient norm. `null`: no clipping.", any_phase(LEARNING | SPEED), above=0
+        1.0, "Maximum gradient norm. `null`: no clipping.", any_phase(UPDATES | SPEED), above=0
     )
     on_nonfinite: Keyed[OnNonfinite] = setting(
         "stop",

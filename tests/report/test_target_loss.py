@@ -182,6 +182,26 @@ def test_the_curve_has_the_run_with_the_fewest_steps_of_each_batch_size():
 
 
 @pytest.mark.parametrize(
+    ("key", "may_differ"),
+    [
+        ("seed", True),
+        ("optim.optimizer", True),
+        ("optim.lion.beta", True),
+        ("schedule.decay_style", True),
+        ("phases.long.optim.lr", True),
+        ("trainer.gradient_clip_val", True),
+        ("trainer.max_tokens", True),
+        ("trainer.precision", False),
+        ("data.tokenizer", False),
+        ("model.own.width", False),
+    ],
+)
+def test_a_curve_compares_runs_that_differ_in_what_is_tuned_for_a_batch(key, may_differ):
+    curve = batch_curve([result(4, 9), result(8, 8)], [key])
+    assert bool(curve.points) == may_differ
+
+
+@pytest.mark.parametrize(
     ("facts", "said"),
     [
         ({"changed": ("optim.lr", "name")}, ["b8 changed optim.lr while"]),
