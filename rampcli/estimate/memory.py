@@ -157,7 +157,7 @@ class RankMemory:
         # After each reduction, FSDP2 keeps the buffer that was reduced until the next one.
         self.reduces_each = self.is_wrapped and self.micro_batches > 1 and not self.keeps_whole
         self.last_buffer = FP32 * self.weights.rest if self.reduces_each else 0
-        # As `rampcli.parallel.overlap.collectives_of` decides.
+        # As `rampcli.parallel.collectives.collectives_of` decides.
         self.overlaps_on_cpu = (
             self.batch.device == "cpu" and self.shards > 1 == self.replicas and not self.is_piped
         )

@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from rampcli.models.decoder import Decoder
+from rampcli.parallel.collectives import collectives_of, set_collectives, weights_of_group
 from rampcli.parallel.mesh import PIPELINE, REPLICATE, SHARD, set_replicas
-from rampcli.parallel.overlap import collectives_of, set_collectives, weights_of_group
 from rampcli.settings.trainer import Precision
 
 GRADIENT_AVERAGE = "_gradient_average"

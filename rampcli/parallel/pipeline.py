@@ -126,13 +126,13 @@ class Pipeline:
         # Takes more than a second to import, and runs without a pipeline do not need it.
         from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
 
-        from rampcli.parallel.stages import InterleavedSchedule, PipelineStagePart
+        from rampcli.parallel.pipeline_stages import InterleavedSchedule, LazyPipelineStage
 
         key = (backward, micro_batches, tokens.shape)
         if key not in self._schedules:
             ranks, rank = self.mesh.size(), self.mesh.get_local_rank()
             stages = [
-                PipelineStagePart(
+                LazyPipelineStage(
                     part,
                     index * ranks + rank,
                     ranks * len(self.parts),

@@ -22,8 +22,8 @@ from torch.optim import Optimizer
 
 from rampcli.data.loader import STEPS_AHEAD, Batch, MicroBatch
 from rampcli.machine.host import swapped_bytes
+from rampcli.parallel.collectives import Collective, collectives_of, set_collectives
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, REPLICATE, SHARD, TENSOR, Meshes
-from rampcli.parallel.overlap import Collective, collectives_of, set_collectives
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.settings.optimizers import OPTIMIZERS
 from rampcli.train.loop import Trainer

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rampcli.data.loader import MicroBatch
 from rampcli.models.decoder import build_decoder
 from rampcli.models.initialize import initial_rows
-from rampcli.parallel import overlap
+from rampcli.parallel import collectives
 from rampcli.parallel.fsdp import replicate
 from rampcli.parallel.mesh import REPLICATE, build_meshes
 from rampcli.settings.config import Config
@@ -97,12 +97,12 @@ def operations(shards: int) -> list[str]:
         passes.forward_backward(batch, scale=1.0)  # the first pass sets FSDP up
         passes.parts[0].zero_grad()
         noted = Operations()
-        gather = noted.noting_waits(overlap.all_gather, "have weights")
+        gather = noted.noting_waits(collectives.all_gather, "have weights")
         send = noted.noting_waits(dist.all_to_all_single, "have gradients")
         average = noted.noting_waits(dist.all_reduce, "have averages")
         with (
             noted,
-            patch.object(overlap, "all_gather", gather),
+            patch.object(collectives, "all_gather", gather),
             patch.object(dist, "all_to_all_single", send),
             patch.object(dist, "all_reduce", average),
         ):

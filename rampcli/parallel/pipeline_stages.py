@@ -16,8 +16,8 @@ from torch.distributed.pipelining.schedules import SEND_B, SEND_F, _batch_p2p, _
 from rampcli.estimate.flights import SENDS_IN_FLIGHT
 
 
-class PipelineStagePart(PipelineStage):
-    """A stage that allocates a buffer when it starts to receive into it.
+class LazyPipelineStage(PipelineStage):
+    """A pipeline stage that allocates a buffer when it starts to receive into it.
 
     The pass that takes the received tensor frees the buffer.
 
@@ -96,7 +96,7 @@ def _wait_for_nothing(action: Any, context: Any) -> None:
 class InterleavedSchedule(ScheduleInterleaved1F1B):
     """Interleaved 1F1B that waits for older sends, where torch keeps all of them until the end."""
 
-    def __init__(self, stages: Sequence[PipelineStagePart], **options: Any) -> None:
+    def __init__(self, stages: Sequence[LazyPipelineStage], **options: Any) -> None:
         super().__init__(list(stages), **options)
         self._sent: dict[Any, deque[list[Any]]] = {SEND_F: deque(), SEND_B: deque()}
         for direction in self._sent:
