@@ -13,7 +13,7 @@ from rampcli.cli.light_typer import LightTyper
 from rampcli.cli.options import AsJson
 from rampcli.errors import printable
 
-BAR_WIDTH = 40
+HISTOGRAM_WIDTH = 40
 
 data = LightTyper()
 
@@ -118,6 +118,6 @@ def _described(found: dict[str, Any], bar: str) -> Iterator[str]:
     firsts, lasts, counts = (max(len(f"{number:,}") for number in column) for column in columns)
     for first, last, count in found["histogram"]:
         row = f"  {first:>{firsts},} to {last:>{lasts},}  {count:>{counts},}  "
-        yield (row + bar * -(-BAR_WIDTH * count // most)).rstrip()
+        yield (row + bar * -(-HISTOGRAM_WIDTH * count // most)).rstrip()
     yield "\nbegins with"
     yield f"  {printable(found['sample'])}"

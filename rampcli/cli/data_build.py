@@ -30,7 +30,7 @@ from rampcli.settings.checks import check_name
 from rampcli.settings.config import Config
 from rampcli.settings.data import DataConfig
 
-RECIPE = "llama3_tiny"
+OFFERED_RECIPE = "llama3_tiny"
 """A recipe that trains on any machine."""
 
 
@@ -183,9 +183,9 @@ def _show_result(options: BuildOptions, built: Built, seconds: float, console: C
 
 def _training_command(prefix: Path) -> str:
     """Returns a command that trains a small model on a corpus, in a run named after the corpus."""
-    config = llm.from_factory(RECIPE)
+    config = llm.from_factory(OFFERED_RECIPE)
     words = ["data=indexed", as_word(DataConfig.path, str(prefix))]
     if not any(check_name(Config(name=prefix.name))):
         words.append(as_word("name", prefix.name))
     words += map(typeable, fitting_words(prefix, config))
-    return " ".join(("rampcli pretrain --factory", RECIPE, *words))
+    return " ".join(("rampcli pretrain --factory", OFFERED_RECIPE, *words))

@@ -150,7 +150,7 @@ def _tokens(ramp: "PublishedRamp") -> tuple[list[int], list[int]]:
 
 def _show(ramp: "PublishedRamp", nodes: int | None) -> None:
     from rampcli.cli.console import build_console, say
-    from rampcli.planning.published_ramps import DEFAULT_RECIPE
+    from rampcli.planning.published_ramps import RAMP_RECIPE
     from rampcli.report.ramp_figure import ramp_figure
 
     console = build_console()
@@ -175,7 +175,7 @@ def _show(ramp: "PublishedRamp", nodes: int | None) -> None:
         else ("", "batches, steps and optimiser")
     )
     about = (
-        f"plan it ({DEFAULT_RECIPE} stands for the model{optimizer}: only {of_run} are the run's,"
+        f"plan it ({RAMP_RECIPE} stands for the model{optimizer}: only {of_run} are the run's,"
         " the rate is not):"
         if ramp.recipe is None
         else "plan it:"

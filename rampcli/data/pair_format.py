@@ -25,7 +25,7 @@ from rampcli.settings.data import DataConfig
 NEW_LINE = "\n"
 """Ends a response if all tokens are single bytes or characters."""
 
-Tokens = NDArray[Any]
+TextTokens = NDArray[Any]
 
 
 class _Written(NamedTuple):
@@ -34,7 +34,7 @@ class _Written(NamedTuple):
     `special` has the indices of the special tokens.
     """
 
-    tokens: Tokens
+    tokens: TextTokens
     offsets: list[tuple[int, int]]
     special: NDArray[np.int64]
 
@@ -66,7 +66,7 @@ class PromptFormat:
         self.is_special[[*special_tokens_of(ordinary)]] = True
         self._written = dict[str, _Written]()
 
-    def encode_prompts(self, texts: Sequence[str]) -> list[Tokens]:
+    def encode_prompts(self, texts: Sequence[str]) -> list[TextTokens]:
         """Returns the tokens of prompts, each in the chat template if there is one.
 
         Raises:
@@ -90,7 +90,7 @@ class PromptFormat:
             )
         return ["", messages[0].content, ""]
 
-    def encode_pieces(self, prompts: Sequence[Sequence[str]]) -> list[Tokens]:
+    def encode_pieces(self, prompts: Sequence[Sequence[str]]) -> list[TextTokens]:
         """Returns the tokens of prompts from their pieces.
 
         A prompt without special tokens has the tokens of the whole text. Otherwise the text between
@@ -119,9 +119,9 @@ class PromptFormat:
             self._written[text] = _Written(tokens, found.offsets, special)
         return self._written[text]
 
-    def _encode_apart(self, pieces: Sequence[str], written: Sequence[_Written]) -> Tokens:
+    def _encode_apart(self, pieces: Sequence[str], written: Sequence[_Written]) -> TextTokens:
         """Returns the tokens of a prompt whose contents have names of special tokens."""
-        parts, text = list[Tokens](), ""
+        parts, text = list[TextTokens](), ""
         for number, (tokens, offsets, special) in enumerate(written):
             template, *content = pieces[2 * number : 2 * number + 2]
             if len(special):
@@ -135,7 +135,7 @@ class PromptFormat:
             text += "".join(content)
         return np.concatenate([*parts, *self.encode_text([text] if text else [])])
 
-    def encode_text(self, texts: list[str]) -> list[Tokens]:
+    def encode_text(self, texts: list[str]) -> list[TextTokens]:
         """Returns the tokens of texts, without special ones.
 
         Raises:
@@ -185,7 +185,9 @@ class PairFormat(PromptFormat):
             chat_template=None if template is None else template.source,
         )
 
-    def encode(self, conversations: Iterable[tuple[Sequence[Message], str]]) -> list[list[Tokens]]:
+    def encode(
+        self, conversations: Iterable[tuple[Sequence[Message], str]]
+    ) -> list[list[TextTokens]]:
         """Returns the tokens of conversations: prompts and responses in turn, a prompt first.
 
         Args:
@@ -208,7 +210,7 @@ class PairFormat(PromptFormat):
             responses.append(response)
             counts.append(len(prompts) - before)
         turns = zip(self.encode_pieces(prompts), self.encode_responses(responses), strict=True)
-        found = list[list[Tokens]]()
+        found = list[list[TextTokens]]()
         for count in counts:
             first, *later = islice(turns, count)
             found.append([*first])
@@ -223,7 +225,7 @@ class PairFormat(PromptFormat):
                 found[-1] += [prompt[1:], answer]
         return found
 
-    def encode_responses(self, texts: list[str]) -> list[Tokens]:
+    def encode_responses(self, texts: list[str]) -> list[TextTokens]:
         """Returns the tokens of responses. Each ends with the token `end`, its only one.
 
         Raises:

@@ -11,7 +11,7 @@ from rampcli.data.encoded_pairs import ENCODED_AT_ONCE, blocks_of, check_templat
 from rampcli.data.examples import Example, Examples, open_examples
 from rampcli.data.files import open_named_tokenizer
 from rampcli.data.indexed import tokenizer_of
-from rampcli.data.pair_format import PairFormat, PromptFormat, Tokens
+from rampcli.data.pair_format import PairFormat, PromptFormat, TextTokens
 from rampcli.data.pairs import open_format
 from rampcli.data.tokenizer import byte_tokenizer, encoder_of, open_tokenizer
 from rampcli.errors import UsageError, naming_setting, set_to
@@ -77,7 +77,7 @@ def check_prompts(config: Config) -> Prompts:
 
 def read_prompts(
     examples: Examples, indices: Sequence[int], pair_format: PairFormat, config: Config
-) -> list[tuple[Example, Tokens]]:
+) -> list[tuple[Example, TextTokens]]:
     """Returns examples by their indices, each with the tokens of its prompt.
 
     Raises:
@@ -90,7 +90,7 @@ def read_prompts(
 
 
 def _check_lengths(
-    examples: Examples, indices: Sequence[int], encoded: list[Tokens], config: Config
+    examples: Examples, indices: Sequence[int], encoded: list[TextTokens], config: Config
 ) -> None:
     reserved = max_response_tokens(config)
     for index, tokens in zip(indices, encoded, strict=True):

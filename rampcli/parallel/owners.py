@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Placement
 
+from rampcli.models.parts import Shape
+
 Coordinates = tuple[int, ...]
 """Place of a rank in a mesh; `()` without a mesh."""
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from rampcli.settings.optimizers import OPTIMIZERS
 from rampcli.settings.trainer import TrainerConfig
 
 MOST_RAMPS_BYTES = 100_000
-DEFAULT_RECIPE = "llama3_tiny"
+RAMP_RECIPE = "llama3_tiny"
 """Recipe of a ramp whose model is not described. Its plan shows batches and steps only."""
 
 
@@ -140,7 +140,7 @@ class PublishedRamp:
         if nodes is not None:
             values[TrainerConfig.num_nodes] = nodes
         return [
-            f"--factory {self.recipe or DEFAULT_RECIPE}",
+            f"--factory {self.recipe or RAMP_RECIPE}",
             *(typeable(f"{key}={shown(value)}") for key, value in values.items()),
         ]
 

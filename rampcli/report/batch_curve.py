@@ -15,7 +15,7 @@ from rich.text import Text
 from rampcli.batch.quantities import MOST_NAMED, listed
 from rampcli.errors import visible
 from rampcli.report.plan_tables import as_hours
-from rampcli.report.tables import build_table, count, share
+from rampcli.report.tables import bar, build_table, count, share
 from rampcli.report.target_loss import TimeToTarget
 from rampcli.settings.by_key import changes
 from rampcli.settings.config import Config
@@ -23,7 +23,7 @@ from rampcli.settings.facts import BATCH, LEARNING_RATE, LENGTH, RESULT, UPDATES
 
 COARSE_SHARE = 0.1
 """Share of the steps to the target without a measurement from which on a note says so."""
-BAR_WIDTH = 24
+CURVE_WIDTH = 24
 LEFT_OUT_FOR: dict[str, Callable[[TimeToTarget], bool]] = {
     "from a checkpoint of another run: hours before it are unknown": lambda one: one.first_step > 0,
     "whose batch changes": lambda one: len(one.batches) > 1,
@@ -187,16 +187,12 @@ def curve_table(curve: BatchCurve) -> Table:
             count(point.global_batch_size),
             count(point.runs),
             count(point.steps),
-            _bar(point.steps, most_steps),
+            bar(point.steps, most_steps, width=CURVE_WIDTH),
             count(point.samples),
             share(point.sample_efficiency),
             as_hours(point.running_s),
             as_hours(point.device_s),
-            _bar(point.device_s or 0.0, most_s),
+            bar(point.device_s or 0.0, most_s, width=CURVE_WIDTH),
             Text(visible(point.run)),
         )
     return table
-
-
-def _bar(value: float, most: float) -> str:
-    return "█" * max(1, round(BAR_WIDTH * value / most)) if value > 0 else ""

@@ -20,7 +20,7 @@ from rampcli.report.memory import memory_cell
 from rampcli.report.overlap import overlap_lines
 from rampcli.report.phases import by_phase, corpora_cell, data_lines, stage_rates
 from rampcli.report.plan_notes import ESTIMATED, UNKNOWN, all_notes, compilation_lines
-from rampcli.report.tables import build_table, count, size_text
+from rampcli.report.tables import bar, build_table, count, size_text
 from rampcli.settings.rl import is_rl
 
 AT_LEAST = ">="
@@ -211,8 +211,8 @@ def _cost_columns(resolved: Resolved) -> list[Column]:
     def bubble(stage: StagePlan) -> str:
         return f"{plan.of(stage).bubble(stage):.1%}"
 
-    def bar(stage: StagePlan) -> str:
-        return "█" * max(1, round(BAR_WIDTH * sizes[stage] / max(sizes.values())))
+    def bar_of(stage: StagePlan) -> str:
+        return bar(sizes[stage], max(sizes.values()), width=BAR_WIDTH)
 
     return [
         Column(CORPORA, cache(corpora), is_shown=len(plan.phases) > 1),
@@ -224,7 +224,7 @@ def _cost_columns(resolved: Resolved) -> list[Column]:
         Column("memory", cache(lambda stage: memory_cell(resolved.of(stage), stage)), rank=6),
         Column("first lr", lambda stage: rate(stage, 0), rank=8),
         Column("last lr", lambda stage: rate(stage, 1), rank=7),
-        Column("", bar, rank=9),
+        Column("", bar_of, rank=9),
     ]
 
 

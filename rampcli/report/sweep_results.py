@@ -11,7 +11,7 @@ from rampcli.report.tables import count, figure, table_of
 from rampcli.runs.directory import COMPLETE
 from rampcli.runs.record import RunRecord
 
-BEST = "best"
+BEST_MARK = "best"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +101,7 @@ def results_table(results: Sequence[SweepResult], best: SweepResult | None) -> T
         columns[f"validation {name}".strip()] = partial(_loss, "validation_losses", name)
         columns[f"lowest {name}".strip()] = partial(_loss, "best_validation_losses", name)
     columns["tokens/s"] = lambda one: count(one.tokens_per_s)
-    columns[""] = lambda one: BEST if one is best else ""
+    columns[""] = lambda one: BEST_MARK if one is best else ""
     return table_of(results, columns, left=("", "state"))
 
 

@@ -46,6 +46,11 @@ def ends(values: Sequence[int]) -> str:
     return " to ".join(dict.fromkeys(map(count, (*values[:1], *values[-1:])))) or "-"
 
 
+def bar(value: float, most: float, *, width: int) -> str:
+    """Returns a bar of at most `width` characters, and of at least one for a value above 0."""
+    return "█" * max(1, round(width * value / most)) if value > 0 else ""
+
+
 def share(number: float | None) -> str:
     """Returns a share as text, or "-" if it is unknown."""
     return "-" if number is None else f"{number:.1%}"

@@ -17,7 +17,7 @@ from rampcli.runs.record import RunRecord
 from rampcli.runs.recorded_phases import tokens_at
 from rampcli.runs.time_spent import time_until
 
-Values = NDArray[Any]
+Numbers = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,7 +195,7 @@ def _devices(starts: Sequence[Mapping[str, Any]], *, until: float) -> tuple[str,
     return tuple(dict.fromkeys(printable(name) for name in names if name))
 
 
-def _validations(record: RunRecord, measure: Measure) -> tuple[Values, Values, Values, Values]:
+def _validations(record: RunRecord, measure: Measure) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Returns steps, samples, times and losses of the validations of a corpus."""
     points = record.facts.events.validations.get(measure.corpus or None, [])
     columns = ([point[name] for point in points] for name in ("step", "samples", "time", "loss"))
@@ -203,7 +203,7 @@ def _validations(record: RunRecord, measure: Measure) -> tuple[Values, Values, V
     return steps, samples, times, losses
 
 
-def _smoothed(record: RunRecord, window: int) -> tuple[Values, Values, Values, Values]:
+def _smoothed(record: RunRecord, window: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Returns steps, samples, times and smoothed training losses of the steps.
 
     The loss of a step is the mean over the steps that hold the last `window` samples. It is NaN if
@@ -219,7 +219,7 @@ def _smoothed(record: RunRecord, window: int) -> tuple[Values, Values, Values, V
         return steps, samples, times, losses
     first = np.searchsorted(samples, samples - window, side="right")
 
-    def over_window(values: Values) -> Values:
+    def over_window(values: Numbers) -> Numbers:
         sums = np.concatenate(([0.0], np.cumsum(values, dtype=np.float64)))
         return sums[1:] - sums[first]
 
@@ -229,5 +229,5 @@ def _smoothed(record: RunRecord, window: int) -> tuple[Values, Values, Values, V
     return steps, samples, times, np.where(is_whole, means, np.nan)
 
 
-def _range(sizes: Values) -> tuple[int, ...]:
+def _range(sizes: Numbers) -> tuple[int, ...]:
     return tuple(sorted({int(sizes.min()), int(sizes.max())})) if len(sizes) else ()

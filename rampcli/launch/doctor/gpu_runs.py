@@ -47,7 +47,7 @@ from rampcli.settings.optim import OptimConfig
 from rampcli.settings.trainer import Accelerator, TrainerConfig
 
 ALL_REDUCE = "all-reduce"
-RECIPE = "llama3_tiny"
+CHECKED_RECIPE = "llama3_tiny"
 Settings = Mapping[str, str | int | float]
 """Settings of a run, by key, and options, by group."""
 SETTINGS: Settings = {
@@ -87,7 +87,7 @@ class Processes:
 
     def resolved(self, settings: Settings) -> Resolved:
         """Returns the plan of the run that `train` starts with these settings."""
-        return resolve(apply_overrides(llm.from_factory(RECIPE), self._words(settings)))
+        return resolve(apply_overrides(llm.from_factory(CHECKED_RECIPE), self._words(settings)))
 
     def _words(self, settings: Settings) -> list[str]:
         own = {**SETTINGS, TrainerConfig.accelerator: self.accelerator, **settings}
@@ -116,7 +116,7 @@ class Processes:
         words = self._words({**settings, "run_dir": name})
         with log.open("ab") as output:
             command = subprocess.Popen(
-                python_command("rampcli", "pretrain", "--factory", RECIPE, *words),
+                python_command("rampcli", "pretrain", "--factory", CHECKED_RECIPE, *words),
                 cwd=self.folder,
                 env=without_outer_launcher(safe_environment()),
                 stdin=subprocess.DEVNULL,

@@ -13,8 +13,8 @@ from rampcli.launch.protocol import Job
 from rampcli.launch.slurm import SEARCH, SLURM_FOLDER
 from rampcli.launch.slurm.commands import JOB_ID
 from rampcli.runs.directory import RunDirectory
+from rampcli.runs.event_kinds import TEXT_OR_NULL
 
-TEXT_OR_NULL = (str, None)
 JOB_SHAPE = {
     "job": TEXT_OR_NULL,
     "name": str,
