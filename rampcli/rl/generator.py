@@ -24,7 +24,7 @@ from rampcli.settings.rl import RLConfig, max_response_tokens
 
 SCORED_AT_ONCE = 64
 """Responses that are sent to the scorer together."""
-MOST_SHOWN = 200
+LONGEST_SHOWN_PROMPT = 200
 """Characters of a prompt that an error shows."""
 
 
@@ -229,7 +229,7 @@ class Generator:
             if self.config.rl.on_bad_reward == "stop":
                 raise RampcliError(
                     f"rl.reward={self.config.rl.reward} cannot score a response to"
-                    f" {example.prompt[:MOST_SHOWN]!r}: {reason}",
+                    f" {example.prompt[:LONGEST_SHOWN_PROMPT]!r}: {reason}",
                     keys=(RLConfig.reward, RLConfig.on_bad_reward),
                     remedy="another reward function, or rl.on_bad_reward=leave_out",
                 )

@@ -40,7 +40,7 @@ FIRST_DESCRIPTOR = 200
 """The pipes get descriptors from this one on, out of the way of code that writes to fixed ones."""
 LONGEST_MESSAGE = 150
 """Characters of an exception's message that are shown, so that its place fits beside them."""
-MOST_NAMED = 5
+MOST_FUNCTIONS = 5
 """Functions of the user's module that are named if the wanted one is missing."""
 HIDDEN_FRAMES = (os.path.dirname(os.path.dirname(__file__)) + os.sep, importlib.__file__ or "", "<")
 """Prefixes of files whose frames are hidden in tracebacks. `<string>` is code in `eval`."""
@@ -139,7 +139,7 @@ def load(name: UserFunction) -> Callable[..., Any]:
     function: Callable[..., Any] | None = getattr(module, name.function, None)
     if not callable(function):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        others = f"; it has {', '.join(functions[:MOST_NAMED])}" if functions else ""
+        others = f"; it has {', '.join(functions[:MOST_FUNCTIONS])}" if functions else ""
         raise BadRewardError(f"it has no function {name.function}{others}")
     try:
         signature = inspect.signature(function)

@@ -30,10 +30,10 @@ Reward = Callable[[str, str, Mapping[str, Any]], float]
 Pair = tuple[str, str, Mapping[str, Any]]
 """A prompt, a response to it, and the example that the prompt comes from."""
 CHILD = "rampcli.rl.reward_child"
-LOOK_EVERY_S = 0.02
+CHECK_EVERY_S = 0.02
 """How often to look whether the process has ended. Its answers are noticed at once."""
 CHUNK_BYTES = 2**16
-MOST_SHOWN = 2**14
+MOST_PRINTED = 2**14
 """Characters that the function may print while it scores a batch. The rest is left out."""
 LONGEST_ANSWER_BYTES = 2**16
 
@@ -173,7 +173,7 @@ class RewardProcess:
                 return self._receive() or f"it took longer than {deadline_s:g} s"
 
     def show_again(self) -> None:
-        """Lets the function print `MOST_SHOWN` characters more."""
+        """Lets the function print `MOST_PRINTED` characters more."""
         self._shown = 0
 
     def has_ended(self) -> bool:
@@ -216,10 +216,10 @@ class RewardProcess:
         return f"its process was killed by {signal_name(ended.si_status)}"
 
     def _wait(self, *, to_send: bool) -> None:
-        """Waits until a pipe is ready, or `LOOK_EVERY_S` have passed."""
+        """Waits until a pipe is ready, or `CHECK_EVERY_S` have passed."""
         if to_send:
             self._pipes.register(self._requests, select.POLLOUT)
-        self._pipes.poll(LOOK_EVERY_S * 1000)
+        self._pipes.poll(CHECK_EVERY_S * 1000)
         if to_send:
             self._pipes.unregister(self._requests)
 
@@ -263,7 +263,7 @@ class RewardProcess:
     def _show_output(self) -> None:
         """Copies the output of the function to standard error."""
         chunk = self._read(self._output)
-        left = MOST_SHOWN - self._shown
+        left = MOST_PRINTED - self._shown
         if not chunk or left < 0:
             return
         text = self._decoder.decode(chunk)
