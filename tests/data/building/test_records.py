@@ -224,7 +224,7 @@ def test_line_numbers_count_across_the_pieces_of_a_text(tmp_path):
 
 
 def test_a_line_that_is_too_long_is_skipped(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "LONGEST_LINE_BYTES", 1000)
+    monkeypatch.setattr(records, "LONGEST_TEXT_BYTES", 1000)
     good = json.dumps({"text": "good"})
     (tmp_path / "a.jsonl").write_text("\n".join([good, json.dumps({"text": "x" * 5000}), good, ""]))
     found = records_in(reader_of(tmp_path).chunks())
