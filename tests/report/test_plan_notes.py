@@ -105,7 +105,7 @@ from rampcli.report.plan_tables import plan_summary
         (
             ("gpt3_5b", "rampup.efficiency='1:9000 4:11500'", "rampup.node_policy=best"),
             "rampup.node_policy=best has no throughput for some of the nodes that stages 0, 1, 2,"
-            " 3, 4, 5 and 2 more could have, and assumed that of the nearest known size",
+            " 3, 4 and 3 more could have, and assumed that of the nearest known size",
         ),
         (
             ("llama3_8b",),
