@@ -37,15 +37,17 @@ class Goal:
         return f"{self.count:,} {self.unit}"
 
 
-def parse_goal(text: str, *, key: str, prefix: str = "") -> Goal:
+def parse_goal(text: str, *, key: str, prefix: str = "", prompts: int | None = None) -> Goal:
     """Returns the position that a text names: `7.5T` tokens, `samples:2B` or `steps:10000`.
 
     Args:
         key: setting that has the text, for the error.
         prefix: what stands before the text in the setting.
+        prompts: prompts before the position, in reinforcement learning, where no position counts
+            tokens; None in pretraining.
 
     Raises:
-        UsageError: it has another form, or is not above zero.
+        UsageError: it has another form, is not above zero, or counts tokens of responses.
     """
     unit, colon, number = text.strip().rpartition(":")
     count = parse_whole(number.strip())
@@ -53,10 +55,21 @@ def parse_goal(text: str, *, key: str, prefix: str = "") -> Goal:
         unit.strip() not in ((SAMPLES_UNIT, STEPS_UNIT, TOKENS_UNIT) if colon else ("",))
         or not count
     ):
+        counts, example = ("tokens, or of samples or steps", "7.5T")
+        if prompts is not None:
+            counts, example = ("prompts or steps", "samples:10000")
         raise UsageError(
-            f"{key}={prefix}{text} is not a position: a number of tokens, or of samples or steps"
-            " with `samples:` or `steps:` in front",
+            f"{key}={prefix}{text} is not a position: a number of {counts} with `samples:` or"
+            " `steps:` in front",
             keys=(key,),
-            remedy=set_to(key, f"{prefix}7.5T", f"{prefix}steps:10000"),
+            remedy=set_to(key, f"{prefix}{example}", f"{prefix}steps:10000"),
         )
-    return Goal(unit.strip() or TOKENS_UNIT, count)
+    goal = Goal(unit.strip() or TOKENS_UNIT, count)
+    if goal.unit == TOKENS_UNIT and prompts is not None:
+        later = number.strip() if count > prompts else prompts + 1
+        raise UsageError(
+            f"{key}={prefix}{text} counts tokens, and reinforcement learning counts prompts",
+            keys=(key,),
+            remedy=set_to(key, f"{prefix}{SAMPLES_UNIT}:{later}"),
+        )
+    return goal

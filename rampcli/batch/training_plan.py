@@ -279,6 +279,15 @@ class TrainingPlan:
         end = self.end_sample
         return None if end is None else self.tokens_at(end)
 
+    def in_samples(self) -> "TrainingPlan":
+        """Returns the plan with samples of one token, so that its tokens count samples."""
+        return TrainingPlan(
+            phases=tuple(
+                replace(one, sequence_length=1, first=replace(one.first, tokens=one.first.samples))
+                for one in self.phases
+            )
+        )
+
     def tokens_at(self, consumed_samples: int) -> int:
         """Returns the tokens in the first `consumed_samples` samples of the run."""
         return self.phase_at(max(0, consumed_samples - 1)).tokens_at(consumed_samples)

@@ -22,6 +22,7 @@ from rampcli.settings.by_key import changes, leaves
 from rampcli.settings.config import Config
 from rampcli.settings.facts import RESULT
 from rampcli.settings.phase_keys import UNTIL, phase_key
+from rampcli.settings.rl import unit_of
 
 OTHER_RUN_REMEDY = "another name= or run_dir="
 MERGED_FROM = "merged_from_token"
@@ -151,10 +152,11 @@ def _check_phase(checkpoint: Checkpoint, resolved: Resolved) -> None:
         raise ForeignCheckpointError(
             f"{place} by a run {had}, which is now {has}", keys=("phases",), remedy=PHASES_REMEDY
         )
-    began = _describe_beginning(saved)
+    unit = unit_of(resolved.config).removesuffix("s")
+    began = _describe_beginning(saved, unit)
     phases = {one.name: facts for one in resolved.phases if (facts := phase_facts(one))}
-    begins = {_describe_beginning(facts): name for name, facts in phases.items()}
-    if began == _describe_beginning(now):
+    begins = {_describe_beginning(facts, unit): name for name, facts in phases.items()}
+    if began == _describe_beginning(now, unit):
         return
     place = f"{place} in phase {saved['name']}"
     if began in begins:
@@ -168,7 +170,7 @@ def _check_phase(checkpoint: Checkpoint, resolved: Resolved) -> None:
             ],
         )
     if saved["name"] in phases:
-        begins_now = _describe_beginning(phases[saved["name"]])
+        begins_now = _describe_beginning(phases[saved["name"]], unit)
         here = f"it begins {begins_now}, because a phase that has ended was changed"
     else:
         here = "no phase begins there"
@@ -210,11 +212,11 @@ def _check_merge(checkpoint: Checkpoint, resolved: Resolved) -> None:
     )
 
 
-def _describe_beginning(facts: Mapping[str, Any]) -> str:
-    return (
-        f"after {counted(facts['first_sample'], 'sample')}, {counted(facts['first_step'], 'step')}"
-        f" and {counted(facts['first_token'], 'token')}"
-    )
+def _describe_beginning(facts: Mapping[str, Any], unit: str) -> str:
+    samples, steps = counted(facts["first_sample"], unit), counted(facts["first_step"], "step")
+    if unit == "prompt":
+        return f"after {samples} and {steps}"
+    return f"after {samples}, {steps} and {counted(facts['first_token'], 'token')}"
 
 
 def check_compatible(

@@ -12,7 +12,7 @@ from rampcli.cli.composing import resolve_from_checkpoint
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides, compose_file
 from rampcli.config.layers import Layer, Precedence, Stack, sources_named
-from rampcli.config.phases import refuse_rl, without_phases
+from rampcli.config.phases import without_phases
 from rampcli.config.reading import join_split_lists
 from rampcli.errors import ErrorReport, ForeignCheckpointError, NoCheckpointError, UsageError
 from rampcli.launch import run as launch
@@ -23,6 +23,7 @@ from rampcli.runs.manifest import Checkpoint, complete_checkpoints
 from rampcli.settings.by_key import leaves, may_change
 from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import UNTIL, phase_key, split_phase_key
+from rampcli.settings.rl import is_rl
 
 BEFORE = "before"
 """Name of the phase before the new one, if the other run has no phases."""
@@ -81,7 +82,6 @@ def continue_run(
     """
     config, report = compose_file(old.config), ErrorReport()
     trained_with = run_plan(snapshot.read(old.config))
-    refuse_rl(config, "reinforcement learning has no phases", remedy="a run of pretraining")
     _check_name(phase, config)
     of_run, inside = _divided(join_split_lists(words, report=report), phase)
     stack = apply_overrides(config, of_run, report=report)
@@ -220,7 +220,8 @@ def _default_end(
         raise UsageError(
             f"phase {phase} needs an end, because the other run {reason}",
             keys=(end_key,),
-            remedy="until=7.5T or another position",
+            remedy=f"until={'samples:10M' if is_rl(trained_with.config) else '7.5T'} or another"
+            " position",
         )
     return [f"{end_key}=samples:{end}"]
 
@@ -263,7 +264,8 @@ def _checkpoint(old: RunDirectory, resolved: Resolved, begin: str | None) -> Che
     found = complete_checkpoints(old)
     fitting = found
     if begin is not None:
-        goal = parse_goal(begin, key="--from")
+        prompts = 0 if is_rl(resolved.config) else None
+        goal = parse_goal(begin, key="--from", prompts=prompts)
         fitting = [one for one in found if _position(one, resolved).count(goal.unit) <= goal.count]
     if not fitting:
         steps = " or ".join(f"--from steps:{one.step}" for one in found[:3])

@@ -35,16 +35,18 @@ def phases(
     from rampcli.cli.continued_run import continue_run
     from rampcli.cli.pretrain import show_or_train
     from rampcli.runs.directory import find_run
+    from rampcli.settings.rl import unit_of
 
     if as_json and not dry_run:
         raise UsageError("--json prints the plan of a dry run", remedy="--dry-run --json")
     continued = continue_run(find_run(run), overrides or [], begin=begin, phase=phase)
     if not as_json:
+        first, unit = continued.first, unit_of(continued.resolved.config)
+        tokens = "" if unit == "prompts" else f" and {first.tokens:,} tokens"
         say(
             build_console(),
-            f"from step {continued.first.steps:,} of {continued.old.path}, after"
-            f" {continued.first.samples:,} samples and {continued.first.tokens:,} tokens;"
-            f" phase {continued.phase} begins there",
+            f"from step {first.steps:,} of {continued.old.path}, after {first.samples:,} {unit}"
+            f"{tokens}; phase {continued.phase} begins there",
         )
     if not dry_run:
         continued.link()

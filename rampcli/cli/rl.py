@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from rampcli.cli.base import Base
-from rampcli.cli.options import AsJson, DryRun, OneStage, Overrides
+from rampcli.cli.options import AsJson, DryRun, OnePhase, OneStage, Overrides
 from rampcli.cli.pretrain import show_or_train
 from rampcli.errors import UsageError
 
@@ -16,6 +16,7 @@ def rl(
     dry_run: DryRun = False,
     show_dialects: Annotated[bool, typer.Option("--dialects")] = False,
     one_stage: OneStage = False,
+    one_phase: OnePhase = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe by reinforcement learning. Run the same command again to resume.
@@ -38,4 +39,11 @@ def rl(
 
         print_dialects(resolved, as_json=as_json)
     else:
-        show_or_train(resolved, words, dry_run=dry_run, one_stage=one_stage, as_json=as_json)
+        show_or_train(
+            resolved,
+            words,
+            dry_run=dry_run,
+            one_stage=one_stage,
+            one_phase=one_phase,
+            as_json=as_json,
+        )

@@ -101,7 +101,7 @@ def phase_stack(run: Stack, name: str, own: Mapping[str, Entry], *, report: Erro
         if inside == UNTIL:
             continue
         with report.noting():
-            check_may_change(name, inside, entry)
+            check_may_change(name, inside, entry, run)
             made = Layer.of(name, Precedence.PHASE, {inside: entry.value}, report=report)
             for key, one in made.entries.items():
                 word = phase_key(name, inside)
@@ -188,13 +188,18 @@ def lines_by_phase(lines: Iterable[tuple[str, str]], *, phases: int) -> Iterator
         yield line if len(names) == phases else f"{phases_named(names)}: {line}"
 
 
-def check_may_change(name: str, key: str, entry: Entry) -> None:
+def check_may_change(name: str, key: str, entry: Entry, run: Stack) -> None:
     """Checks that a phase may set a key.
+
+    Args:
+        run: the layers of the run, without what the phases set.
 
     Raises:
         UsageError: it holds for the whole run; says why.
     """
     reason = facts_of(key).not_in_phases
+    if key == GENERATIONS_KEY and (entry.value is None) != (run.entry(key).value is None):
+        reason = "either all phases of a run are reinforcement learning, or none is"
     if reason is None:
         return
     word = phase_key(name, key)
@@ -204,27 +209,6 @@ def check_may_change(name: str, key: str, entry: Entry) -> None:
         remedy=f"{key} for the whole run",
         set_by=entry.sources(word),
     )
-
-
-def refuse_phases(
-    config: Config, command: str, *, remedy: str = "the same words without phases"
-) -> None:
-    """Checks that a run has no phases.
-
-    Args:
-        command: what takes a run without phases only, for the message.
-
-    Raises:
-        UsageError: it has some.
-    """
-    names = [*config.phases]
-    if names:
-        with sources_named(config):
-            raise UsageError(
-                f"{command} takes a run without phases, and this one has {phases_named(names)}",
-                keys=tuple(phase_key(name, UNTIL) for name in names),
-                remedy=remedy,
-            )
 
 
 def refuse_rl(config: Config, message: str, *, remedy: str) -> None:

@@ -13,7 +13,7 @@ from rampcli.batch.quantities import MOST_NAMED, counted, listed, shorten
 from rampcli.config.file_facts import CorpusFacts
 from rampcli.config.phases import phases_named
 from rampcli.planning.run_plan import Resolved, ResolvedPhase
-from rampcli.settings.rl import unit_of
+from rampcli.settings.rl import is_rl, unit_of
 
 MOST_PASSES = 5
 """Passes over a corpus above which a note is due. Up to four cost little (arXiv 2305.16264)."""
@@ -26,7 +26,7 @@ class CorpusOrder:
 
     Attributes:
         facts: the corpus, cut into the samples of this order.
-        sequence_length: tokens per sample.
+        sequence_length: tokens per sample. A prompt counts as one, as its length is unknown.
         samples: samples that are read, or None if the run has no end.
         first_phase: phase in which the order begins, or None if it has no name.
     """
@@ -133,7 +133,7 @@ def _corpus_orders(resolved: Resolved, consumed_samples: int | None) -> Iterator
             if facts.samples:
                 found[start.phase, start.corpus] = CorpusOrder(
                     facts=facts,
-                    sequence_length=phase.config.data.sequence_length,
+                    sequence_length=1 if is_rl(phase.config) else phase.plan.sequence_length,
                     samples=None if count is None else start.samples + count,
                     first_phase=resolved.plan.phases[start.phase].name,
                 )
@@ -148,7 +148,7 @@ def _end_of(phase: ResolvedPhase) -> int | None:
 def describe_passes(resolved: Resolved) -> Iterator[str]:
     """Yields a line for each corpus: its samples, and how often each is read.
 
-    A corpus that is read in several orders is counted in tokens.
+    A corpus that is read in several orders is counted in tokens, or in prompts.
     """
     unit = unit_of(resolved.config).removesuffix("s")
     for one in corpus_passes(resolved):
@@ -158,9 +158,8 @@ def describe_passes(resolved: Resolved) -> Iterator[str]:
         if one.passes is not None:
             read = f"{one.passes:.2f} times{_until_each_phase(resolved, name)}"
         if len(one.orders) > 1:
-            size = f"{shorten(one.tokens)} tokens"
-            again = one.read_again_tokens
-            read += f"; about {counted_shortly(again)} are read again" if again else ""
+            size, again = counted_shortly(one.tokens, resolved), one.read_again_tokens
+            read += f"; about {counted_shortly(again, resolved)} are read again" if again else ""
         yield f"reads: {name}: {size}, each {read}"
 
 
@@ -174,15 +173,16 @@ def _until_each_phase(resolved: Resolved, name: str) -> str:
     return f" ({listed(found, most=MOST_NAMED)})" if len(found) > 1 else ""
 
 
-def counted_shortly(tokens: int) -> str:
-    """Returns a number of tokens in short."""
-    return f"{shorten(tokens)} token{'' if tokens == 1 else 's'}"
+def counted_shortly(tokens: int, resolved: Resolved) -> str:
+    """Returns a number of tokens of a run in short, or of prompts in reinforcement learning."""
+    unit = "prompt" if is_rl(resolved.config) else "token"
+    return f"{shorten(tokens)} {unit}{'' if tokens == 1 else 's'}"
 
 
 def pass_notes(resolved: Resolved) -> list[str]:
     """Returns notes on corpora that are read many times, or in several orders."""
     unit, found = unit_of(resolved.config).removesuffix("s"), corpus_passes(resolved)
-    several = [*_notes_on_orders(found)]
+    several = [*_notes_on_orders(found, resolved)]
     over = [one for one in found if one.passes is not None and one.passes > MOST_PASSES]
     if not over or resolved.plan.end_sample is None:
         return several
@@ -191,7 +191,7 @@ def pass_notes(resolved: Resolved) -> list[str]:
         each = "the" if one.facts.samples == 1 else "each of the"
         size = f"{each} {counted(one.facts.samples, unit)} of {one.facts.name} is"
         if len(one.orders) > 1:
-            size = f"the tokens of {one.facts.name} are"
+            size = f"the {'prompts' if unit == 'prompt' else 'tokens'} of {one.facts.name} are"
         notes.append(f"{size} read {one.passes:.1f} times")
     more = len(over) - MOST_NOTES
     notes[-1] += f", and {more} more corpora are read often" if more > 0 else ""
@@ -208,7 +208,7 @@ def _samples_of_few_passes(resolved: Resolved, over: list[CorpusPasses]) -> int:
     return length - length % batch  # a run ends with a whole step
 
 
-def _notes_on_orders(corpora: list[CorpusPasses]) -> Iterator[str]:
+def _notes_on_orders(corpora: list[CorpusPasses], resolved: Resolved) -> Iterator[str]:
     """Yields notes on corpora with tokens that are read again before others are read once."""
     for one in corpora:
         later = [order.first_phase for order in one.orders[1:] if order.first_phase is not None]
@@ -218,5 +218,5 @@ def _notes_on_orders(corpora: list[CorpusPasses]) -> Iterator[str]:
                 f"{phases_named(later)} {'cuts' if len(later) == 1 else 'cut'} {one.facts.name}"
                 " into other samples and"
                 f" {'begins' if len(later) == 1 else 'begin'} another order of them: about"
-                f" {counted_shortly(unread)} are never read"
+                f" {counted_shortly(unread, resolved)} are never read"
             )

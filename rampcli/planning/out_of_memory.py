@@ -45,21 +45,36 @@ def out_of_memory(resolved: Resolved, *, consumed_samples: int, reason: str) -> 
     changes = (
         changes_that_fit(phase, _enough(config, needed))
         if phase.plan.name is None
-        else _changes_of_phase(phase.plan.name, config, micro_batch_size)
+        else _changes_of_phase(phase, micro_batch_size)
     )
     return _error(
         reason, config, settings, needed, [*changes, "more devices that share the weights"]
     )
 
 
-def _changes_of_phase(phase: str, config: Config, micro_batch_size: int) -> list[Assignments]:
+def _changes_of_phase(phase: ResolvedPhase, micro_batch_size: int) -> list[Assignments]:
     """Returns settings of a phase with which it needs less memory, and keeps its batches."""
-    changes = []
-    if micro_batch_size % 2 == 0:
-        changes.append(set_to(phase_key(phase, MICRO_KEY), micro_batch_size // 2))
-    if config.trainer.activation_checkpointing != "full":
-        changes.append(set_to(phase_key(phase, TrainerConfig.activation_checkpointing), "full"))
+    changes = _smaller_in_phase(phase, micro_batch_size)
+    if phase.config.trainer.activation_checkpointing != "full":
+        key = phase_key(phase.plan.name, TrainerConfig.activation_checkpointing)
+        changes.append(set_to(key, "full"))
     return changes
+
+
+def _smaller_in_phase(
+    phase: ResolvedPhase, size: int, *, whole_groups: bool = False
+) -> list[Assignments]:
+    """Returns a micro batch of at most half the size for a phase, if there is one.
+
+    Args:
+        whole_groups: leave out a part of a prompt's group, which is generated as a whole.
+    """
+    group = phase.config.rl.generations_per_prompt or 1
+    for smaller in reversed(divisors(size, most=size // 2)):
+        if smaller % group == 0 or (group % smaller == 0 and not whole_groups):
+            values = {MICRO_KEY: smaller} if group == 1 else micro_batch_settings(phase, smaller)
+            return [in_words(values, phase.config, phase=phase.plan.name)]
+    return []
 
 
 def rollout_out_of_memory(
@@ -74,9 +89,16 @@ def rollout_out_of_memory(
     longest = max_response_tokens(config)
     settings = {PAIRS_KEY: phase.passes(stage)[0], RLConfig.max_response_tokens: longest}
     needed = generating_bytes(config, stage.micro_batch_size)
-    remedies: list[Remedy] = [*smaller_rollouts(phase, _enough(config, needed))]
+    remedies: list[Remedy] = [
+        *(
+            smaller_rollouts(phase, _enough(config, needed))
+            if phase.plan.name is None
+            else _smaller_in_phase(phase, phase.passes(stage)[0], whole_groups=True)
+        )
+    ]
     if longest > 1:
-        remedies.append(set_to(RLConfig.max_response_tokens, longest // 2, note=" in a new run"))
+        key = phase_key(phase.plan.name, RLConfig.max_response_tokens)
+        remedies.append(set_to(key, longest // 2, note=" in a new run"))
     return _error(f"{reason} while it generated", config, settings, needed, remedies)
 
 

@@ -2,8 +2,8 @@
 
 A phase without a schedule of its own has its part of the schedule of the run, which covers all
 phases. Samples may differ in length between phases, so that schedule counts pieces of samples: the
-longest ones of which all samples are whole multiples. If all samples have one length, these are
-samples. A schedule of a phase's own counts its samples.
+longest ones of which all samples are whole multiples. If all samples have one length, or are
+prompts, these are samples. A schedule of a phase's own counts its samples.
 """
 
 import math
@@ -21,6 +21,7 @@ from rampcli.settings.config import Config
 from rampcli.settings.data import DataConfig
 from rampcli.settings.optim import OptimConfig, ScheduleConfig
 from rampcli.settings.phase_keys import phase_key
+from rampcli.settings.rl import is_rl
 
 WARMUP_KEYS = (OptimConfig.warmup_steps, OptimConfig.warmup_samples)
 CONTINUE, RESTART = "continue", "restart"
@@ -32,6 +33,8 @@ def rates_of_phases(phases: Sequence[PhaseSettings], plan: TrainingPlan) -> list
     Raises:
         UsageError: a phase begins a schedule in a way that its settings contradict.
     """
+    if is_rl(phases[0].config):
+        plan = plan.in_samples()
     largest = max(
         stage.global_batch_size * plan.of(stage).sequence_length for stage in plan.ramp.stages
     )

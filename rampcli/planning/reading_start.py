@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rampcli.batch.interleaving import count_by_share
+from rampcli.batch.step_schedule import LENGTH_KEY
 from rampcli.batch.training_plan import PhasePlan
 from rampcli.settings.by_key import changing, flatten, leaves
 from rampcli.settings.config import Config
 from rampcli.settings.data import corpora_of
 from rampcli.settings.facts import SAMPLES
+from rampcli.settings.rl import is_rl
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,9 +80,13 @@ class Readings:
 
 
 def _corpora_read(config: Config) -> Iterator[tuple[int, CorpusIdentity]]:
-    """Yields the share of each training corpus, and what decides the samples that it has."""
+    """Yields the share of each training corpus, and what decides the samples that it has.
+
+    Prompts are whole, whatever the length of a sample.
+    """
     values = dict(leaves(config)) | flatten({"data": config.data.extensions})
-    cut = repr([values[key] for key in changing(SAMPLES) if key.startswith("data.")])
+    cuts = [key for key in changing(SAMPLES) if key.startswith("data.")]
+    cut = repr([values[key] for key in cuts if not (is_rl(config) and key == LENGTH_KEY)])
     seen: Counter[str] = Counter()
     for share, name in [(one, str(path)) for one, path in corpora_of(config)] or [(1, "")]:
         yield share, (cut, name, seen[name])

@@ -38,7 +38,6 @@ from rampcli.config.layers import sources_named, stack_of
 from rampcli.config.phases import (
     PhaseErrors,
     PhaseSettings,
-    refuse_phases,
     sets_batch,
     settings_of_phases,
 )
@@ -342,10 +341,6 @@ def _check_begin(config: Config) -> None:
 
 def _misfits(config: Config, settings: Sequence[PhaseSettings]) -> Iterator[UsageError]:
     """Yields why a run cannot have the phases that it has, whatever their plan."""
-    report = ErrorReport()
-    with report.noting():
-        if is_rl(config):
-            refuse_phases(config, "reinforcement learning")
     ends = _ends_of_run(config)
     if len(ends) > 1:
         shown = " and ".join(f"{key}={end.count}" for key, end in ends.items())
@@ -355,8 +350,7 @@ def _misfits(config: Config, settings: Sequence[PhaseSettings]) -> Iterator[Usag
             remedy="one of them",
         )
         stack_of(config).name_sources(error)
-        report.errors.append(error)
-    yield from report.errors
+        yield error
     lengths = {one.name: one.config.data.sequence_length for one in settings}
     embedding = config.model.position_embedding
     if POSITION_EMBEDDINGS[embedding].is_learned and len(set(lengths.values())) > 1:
@@ -397,7 +391,8 @@ def _ends(
     key = phase_key(str(one.name), UNTIL)
     goals = [] if end_of_run is None else [end_of_run]
     if one.until is not None:
-        goal = parse_goal(one.until, key=key)
+        prompts = first.samples if is_rl(one.config) else None
+        goal = parse_goal(one.until, key=key, prompts=prompts)
         if goal.count <= first.count(goal.unit):
             raise UsageError(
                 f"{key}={one.until} is not after the beginning of the phase, at"
@@ -410,7 +405,9 @@ def _ends(
         raise UsageError(
             f"{key} is not set, and another phase follows",
             keys=(key,),
-            remedy=set_to(key, "7.5T", note=" or another position"),
+            remedy=set_to(
+                key, "samples:10M" if is_rl(one.config) else "7.5T", note=" or another position"
+            ),
         )
     return [Goal(goal.unit, goal.count - first.count(goal.unit)) for goal in goals]
 

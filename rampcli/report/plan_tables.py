@@ -161,7 +161,7 @@ def _batch_columns(resolved: Resolved) -> list[Column]:
         Column("stage", lambda stage: str(stage.stage)),
         Column("length", length, is_shown=not plan.has_one_length),
         Column(batch, lambda stage: str(stage.global_batch_size)),
-        Column("in tokens", batch_tokens, is_shown=not plan.has_one_length),
+        Column("in tokens", batch_tokens, is_shown=not (plan.has_one_length or has_pairs)),
         Column("pairs", of_pairs("pairs"), is_shown=has_pairs),
         Column("nodes", lambda stage: str(stage.num_nodes)),
         Column("GPUs", processes),
@@ -264,14 +264,14 @@ def plan_totals(plan: TrainingPlan) -> dict[str, str]:
 def plan_summary(resolved: Resolved) -> list[str]:
     """Returns the lines below the table of a plan: totals, source of the hours, and notes."""
     plan, config = resolved.plan, resolved.config
-    lines, steps = _pair_lines(resolved), counted(plan.end_step or 0, "step")
+    lines, steps = [*by_phase(resolved, _pair_lines)], counted(plan.end_step or 0, "step")
     place = f"run directory {visible(str(resolved.run_dir))}"
     if plan.end_sample is not None and lines:
-        generations = config.rl.generations_per_prompt or 0
-        lines.append(
-            f"{counted(plan.end_sample, 'prompt')}, {plan.end_sample * generations:,} pairs,"
-            f" {steps}; {place}"
+        pairs = sum(
+            (one.plan.samples or 0) * (one.config.rl.generations_per_prompt or 0)
+            for one in resolved.phases
         )
+        lines.append(f"{counted(plan.end_sample, 'prompt')}, {pairs:,} pairs, {steps}; {place}")
     elif plan.end_sample is not None:
         tokens = counted(plan.tokens_at(plan.end_sample), "token")
         lines.append(f"{counted(plan.end_sample, 'sample')}, {steps}, {tokens}; {place}")
@@ -294,10 +294,10 @@ def plan_summary(resolved: Resolved) -> list[str]:
     return [*lines, *(f"note: {note}" for note in all_notes(resolved))]
 
 
-def _pair_lines(resolved: Resolved) -> list[str]:
+def _pair_lines(phase: ResolvedPhase) -> list[str]:
     """Returns how the pairs of the largest stage are split; nothing without generations."""
-    stage = max(resolved.plan.stages, key=lambda stage: stage.global_batch_size)
-    batch = resolved.of(stage).pairs(stage)
+    stage = max(phase.plan.stages, key=lambda stage: stage.global_batch_size)
+    batch = phase.pairs(stage)
     if batch is None:
         return []
     groups, rest = divmod(batch.micro_batch_size, batch.generations)
@@ -306,7 +306,7 @@ def _pair_lines(resolved: Resolved) -> list[str]:
         if rest
         else f"{groups} whole group{'s' if groups > 1 else ''} of {batch.generations} generations"
     )
-    return [str(batch), f"each micro batch holds {held}", *overlap_lines(resolved, batch)]
+    return [str(batch), f"each micro batch holds {held}", *overlap_lines(phase, batch)]
 
 
 def _unknown_hours(plan: TrainingPlan) -> str:

@@ -78,7 +78,9 @@ def plot_runs(records: Sequence[RunRecord], path: Path) -> None:
 
 def _axis(records: Sequence[RunRecord]) -> str:
     """Returns the column over which runs are drawn."""
-    has_tokens = all(TOKENS_COLUMN in record.metrics for record in records)
+    has_tokens = all(
+        record.unit == "samples" and TOKENS_COLUMN in record.metrics for record in records
+    )
     differs = has_several_lengths(*(record.plan for record in records))
     return TOKENS_COLUMN if differs and has_tokens else SAMPLES_COLUMN
 

@@ -160,7 +160,7 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
         time=spent,
         parts=time_parts(spent, facts, spans, directory, unit=record.unit),
         stages=stages,
-        phases=trained_phases(facts, stages, record.events),
+        phases=trained_phases(facts, stages, record.events, unit=record.unit),
         tokens_per_s=spans.mean_rate("tokens_per_s"),
         noise=noise,
         noise_length=noise_length,

@@ -242,8 +242,13 @@ def phases_table(reports: Sequence[RunReport]) -> Table:
         "batch": lambda phase: ends(phase.global_batch_sizes),
         "steps": lambda phase: _trained_of(phase, phase.steps, phase.planned_steps),
         "tokens at end": lambda phase: "-" if phase.end_token is None else shorten(phase.end_token),
+        "prompts at end": lambda phase: count(phase.end_sample),
         "loss": lambda phase: figure(phase.loss),
+        "reward": lambda phase: figure(phase.reward),
     }
+    units = {one.record.unit for one in reports}
+    of_unit = {"tokens at end": "samples", "prompts at end": "prompts", "reward": "prompts"}
+    columns = {name: cell for name, cell in columns.items() if of_unit.get(name) in (None, *units)}
     for column in ("loss", *LOSSES_OF_AVERAGES):
         found = dict.fromkeys(one for _, phase in phases for one in phase.validation_losses[column])
         for corpus in found:

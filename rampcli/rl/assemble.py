@@ -7,6 +7,7 @@ from functools import partial
 import torch
 
 from rampcli.batch.pairs import GENERATIONS_KEY
+from rampcli.batch.training_plan import TrainingPlan
 from rampcli.checkpoint.load import DTYPES, empty_model
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
@@ -111,7 +112,8 @@ def build_policy_trainer(
         reference=_build_reference(config, run, meshes, device),
     )
     scorer = Scorer(config.rl.reward, deadline_s=config.rl.reward_deadline_s)
-    generator, policy = Generator(config, prompts, scorer), Policy(passes, config)
+    generator = Generator(config, prompts, scorer, reading=phase.reading)
+    policy = Policy(passes, config)
     source: RolloutSource = TakingTurns(generator, policy, passes)
     if roles.generators:
         source = FromOtherRanks(
@@ -137,6 +139,7 @@ def build_policy_trainer(
         measurers=[one for one in observers if isinstance(one, ModelObserver)],
         state=loaded.state,
         stopper=Stopper(stop, passes),
+        first_validated_sample=phase.first_validated_sample,
         source=source,
         pairs=pairs,
     )
@@ -165,7 +168,8 @@ def generate_until_training_ends(run: RunDirectory, roles: Roles) -> int:
     """
     consumed = consumed_samples(run)
     resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed)
-    config = resolved.config
+    phase = resolved.at(consumed)
+    config = phase.config
     with (
         sources_named(config),
         naming_out_of_memory(resolved, lambda: consumed, error_of=rollout_out_of_memory),
@@ -174,14 +178,14 @@ def generate_until_training_ends(run: RunDirectory, roles: Roles) -> int:
         device = take_device(config.trainer)
         set_matmul_precision(config.trainer.matmul_precision)
         bridge = Bridge(roles, start_timeout_s=config.launch.start_timeout_s)
-        generator = Generator(config, open_prompts(config), scorer)
+        generator = Generator(config, open_prompts(config), scorer, reading=phase.reading)
         model = empty_model(config, device, DTYPES[config.trainer.precision])
         round_factors(model.layers, config.trainer.matmul_precision, device)
         try:
             while True:
                 step, consumed = bridge.take_order()
                 bridge.take_weights(model.parameters())
-                send_rollouts(resolved, bridge, generator, model, step, consumed)
+                send_rollouts(resolved.plan, bridge, generator, model, step, consumed)
         except BridgeClosed:
             if (run.read_state() or {}).get("status") not in ORDERLY:
                 raise
@@ -189,7 +193,7 @@ def generate_until_training_ends(run: RunDirectory, roles: Roles) -> int:
 
 
 def send_rollouts(
-    resolved: Resolved,
+    plan: TrainingPlan,
     bridge: Bridge,
     generator: Generator,
     model: Decoder,
@@ -201,7 +205,7 @@ def send_rollouts(
     Raises:
         BridgeClosed: a rank that trains has ended.
     """
-    plan, roles = resolved.plan, bridge.roles
+    roles = bridge.roles
     batch_plan = plan.batch_on(plan.stage_at(consumed_samples), roles.trainers)
     ranks = range(batch_plan.data_parallel_size)
     batches = [
@@ -216,10 +220,11 @@ def send_rollouts(
                 continue
             samples = batches[data_rank].samples_of_micro_batch(number)
             questions = generator.training_questions(samples)
-            rollout = generator.generate(model, questions, step=step, seed=resolved.config.seed)
+            seed = generator.config.seed
+            rollout = generator.generate(model, questions, step=step, seed=seed)
             packed = rollout.to_tensor().cpu()
             # The tensor-parallel ranks of a data-parallel rank are adjacent.
-            width = resolved.config.parallel.tensor_parallel_size
+            width = generator.config.parallel.tensor_parallel_size
             receivers = range(data_rank * width, (data_rank + 1) * width)
             sent.append((packed, bridge.send(packed, receivers, tag=tag)))
     for _, works in sent:

@@ -17,6 +17,7 @@ from rampcli.errors import RampcliError
 from rampcli.machine.activity import GENERATING, SCORING, begin
 from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Responses, Sampling, sample_responses
+from rampcli.planning.reading_start import ReadingStart
 from rampcli.rl.rewards import Score
 from rampcli.rl.scorer import Scorer
 from rampcli.settings.config import Config
@@ -93,17 +94,25 @@ class Generator:
 
     Args:
         data: prompts, and how they become tokens.
+        reading: where the phase begins to read the prompts.
 
     Attributes:
+        samples_before: samples of the run before the first one in the order of the prompts.
         last_bad_reward: why a response could last not be scored, or None.
     """
 
-    def __init__(self, config: Config, data: Prompts, scorer: Scorer) -> None:
+    def __init__(
+        self, config: Config, data: Prompts, scorer: Scorer, *, reading: ReadingStart
+    ) -> None:
         self.config = config
         self.data = data
         self.scorer = scorer
         self.last_bad_reward: str | None = None
-        self.order = SampleOrder(windows=len(data.training), seed=config.seed)
+        (start,) = reading.corpora
+        self.order = SampleOrder(
+            windows=len(data.training), seed=config.seed, corpus=start.corpus, phase=start.phase
+        )
+        self.samples_before = reading.first_sample - start.samples
         self.generations = config.rl.generations_per_prompt or 1
         self.sampling = Sampling(
             temperature=config.rl.temperature,
@@ -119,7 +128,7 @@ class Generator:
 
         A repeated prompt gets a new number, so its responses differ.
         """
-        indices = self.order.windows_of(samples).tolist()
+        indices = self.order.windows_of(samples - self.samples_before).tolist()
         return self.questions(self.data.training, indices, numbers=samples.tolist())
 
     def questions(

@@ -181,7 +181,9 @@ class TrainedPhase:
         steps, planned_steps: as trained and as planned.
         is_inherited: the run begins after it, at a checkpoint of another run.
         end_token: tokens of the run where the phase ends.
+        end_sample: samples of the run there, or prompts.
         loss: mean over its last steps, in nats per token; None before its end.
+        reward: mean over its last steps, in reinforcement learning; None before its end.
         validation_losses: of the validation after its last step: "loss" and the columns of
             `LOSSES_OF_AVERAGES`, each by corpus; "" is the only one. Corpora without a finite loss
             are left out.
@@ -194,12 +196,18 @@ class TrainedPhase:
     planned_steps: int | None
     is_inherited: bool
     end_token: int | None
+    end_sample: int | None
     loss: float | None
+    reward: float | None
     validation_losses: dict[str, dict[str, float]]
 
 
 def trained_phases(
-    facts: RunFacts, stages: Iterable[TrainedStage], events: Sequence[Mapping[str, Any]]
+    facts: RunFacts,
+    stages: Iterable[TrainedStage],
+    events: Sequence[Mapping[str, Any]],
+    *,
+    unit: str,
 ) -> list[TrainedPhase]:
     """Returns the phases of a run, or nothing if it has none.
 
@@ -207,12 +215,13 @@ def trained_phases(
         facts: what the run has done.
         stages: from `trained_stages`.
         events: rows of events.jsonl.
+        unit: what the run counts. The responses to prompts vary in length.
     """
     by_phase: dict[str | None, list[TrainedStage]] = {}
     for stage in stages:
         by_phase.setdefault(phase_of(facts.plan, stage.stage), []).append(stage)
     return [
-        _trained(phase, by_phase.get(phase["name"], []), facts, events)
+        _trained(phase, by_phase.get(phase["name"], []), facts, events, unit)
         for phase in recorded_phases(facts.plan)
     ]
 
@@ -222,6 +231,7 @@ def _trained(
     stages: Sequence[TrainedStage],
     facts: RunFacts,
     events: Sequence[Mapping[str, Any]],
+    unit: str,
 ) -> TrainedPhase:
     end = None if phase["samples"] is None else phase["first_sample"] + phase["samples"]
     has_ended = end is not None and end <= facts.consumed_samples
@@ -233,6 +243,7 @@ def _trained(
         and row.get("phase") == phase["name"]
         and row["consumed_samples"] == end
     }
+    figures = stages[-1].figures if stages and has_ended else {}
     return TrainedPhase(
         name=phase["name"],
         sequence_length=phase["sequence_length"],
@@ -240,8 +251,12 @@ def _trained(
         steps=sum(stage.steps for stage in stages),
         planned_steps=phase["steps"],
         is_inherited=bool(stages) and all(stage.is_inherited for stage in stages),
-        end_token=None if phase["tokens"] is None else phase["first_token"] + phase["tokens"],
-        loss=stages[-1].figures["loss"] if stages and has_ended else None,
+        end_token=None
+        if phase["tokens"] is None or unit == "prompts"
+        else phase["first_token"] + phase["tokens"],
+        end_sample=end,
+        loss=figures.get("loss"),
+        reward=figures.get("reward"),
         validation_losses={
             column: {
                 corpus: row[column] for corpus, row in newest.items() if row.get(column) is not None

@@ -127,7 +127,7 @@ class DataConfig(Extensible):
         None,
         "Corpus. For `indexed`, the common prefix of its two files; for `text`, a file or folder;"
         " for `pairs`, a file of JSON lines. `null`: no corpus, or the corpora in `blend`.",
-        any_phase(LEARNING | HELD_OUT).replacing(["data.blend"]),
+        any_phase(LEARNING | HELD_OUT).replacing(["data.blend", "data.task"]),
         example="data/wiki",
     )
     blend: Keyed[list[str] | None] = setting(
@@ -171,11 +171,16 @@ class DataConfig(Extensible):
         None,
         "Built-in task for `pairs`, instead of a file: `sort` or `reverse` the digits of a number,"
         " or `add` two numbers. `null`: the file in `path`.",
-        _SAMPLE,
+        any_phase(SAMPLES | HELD_OUT).replacing(["data.path", "data.blend"]),
         example="sort",
     )
     task_digits: Keyed[int] = setting(
-        8, "Digits of each number of the task.", _SAMPLE, unit="digits", at_least=1, at_most=64
+        8,
+        "Digits of each number of the task.",
+        any_phase(SAMPLES | HELD_OUT),
+        unit="digits",
+        at_least=1,
+        at_most=64,
     )
     response_end: Keyed[str | None] = setting(
         None,

@@ -1,7 +1,6 @@
 """The settings of reinforcement learning (`rampcli rl`)."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from rampcli.batch.pairs import GENERATIONS_KEY
@@ -11,7 +10,16 @@ from rampcli.errors import UsageError, example_of, set_to, shown
 from rampcli.settings.attributes import Section
 from rampcli.settings.by_key import facts_of, leaves, settings
 from rampcli.settings.data import DataConfig
-from rampcli.settings.facts import COST, LEARNING, NOTHING, SAMPLES, SPLIT, whole_run
+from rampcli.settings.facts import (
+    COST,
+    LEARNING,
+    NOTHING,
+    SAMPLES,
+    SPLIT,
+    VALIDATION,
+    any_phase,
+    whole_run,
+)
 from rampcli.settings.fields import Keyed, keyed, setting, settings_class
 from rampcli.settings.launch import LaunchConfig
 from rampcli.settings.model import ModelConfig
@@ -21,7 +29,8 @@ from rampcli.settings.trainer import TrainerConfig
 if TYPE_CHECKING:
     from rampcli.settings.config import Config
 
-_of_rl = partial(whole_run, why="reinforcement learning has no phases")
+_PROCESSES = "all phases divide the processes of the node in the same way"
+_REWARD = "a run trusts one reward function, in all phases"
 
 
 @keyed("rl.")
@@ -37,7 +46,7 @@ class RLConfig(Section):
         None,
         "Responses to each prompt, which are compared with each other. `null`: no reinforcement"
         " learning.",
-        _of_rl(SAMPLES | COST),
+        any_phase(SAMPLES | COST),
         unit="responses",
         at_least=2,
         at_most=100_000,
@@ -46,7 +55,7 @@ class RLConfig(Section):
         None,
         "Pairs of prompt and response per data-parallel rank in one forward and backward pass."
         " `null`: all pairs of an update.",
-        _of_rl(SPLIT | COST),
+        any_phase(SPLIT | COST),
         unit="pairs",
         at_least=1,
     )
@@ -54,7 +63,7 @@ class RLConfig(Section):
         1,
         "Optimiser updates per step. Each takes its share of the prompts. Later updates train on"
         " responses that older weights generated.",
-        _of_rl(LEARNING | COST),
+        any_phase(LEARNING | COST),
         unit="updates",
         at_least=1,
     )
@@ -62,41 +71,41 @@ class RLConfig(Section):
         False,
         "Allow micro batches of a part of a prompt's responses, if those of one prompt do not fit"
         " into memory.",
-        _of_rl(SPLIT | COST),
+        any_phase(SPLIT | COST),
     )
     rollout_ranks: Keyed[int] = setting(
         0,
         "Processes of `trainer.devices` that only generate, while the others train on what is"
         " generated already. `0`: all processes take turns with both.",
-        _of_rl(COST),
+        whole_run(COST, _PROCESSES),
         unit="processes",
         at_least=0,
     )
     temperature: Keyed[float] = setting(
         1.0,
         "Sampling temperature of the responses. Log-probabilities are those at this temperature.",
-        _of_rl(SAMPLES | COST),
+        any_phase(SAMPLES | VALIDATION | COST),
         above=0,
         at_most=10_000,
     )
     top_k: Keyed[int | None] = setting(
         None,
         "Sample from this many of the likeliest tokens. `null`: from all.",
-        _of_rl(SAMPLES | COST),
+        any_phase(SAMPLES | VALIDATION | COST),
         at_least=1,
     )
     top_p: Keyed[float | None] = setting(
         None,
         "Sample from the smallest set of likeliest tokens whose probabilities add up to this."
         " `null`: from all.",
-        _of_rl(SAMPLES | COST),
+        any_phase(SAMPLES | VALIDATION | COST),
         above=0,
         at_most=1,
     )
     max_response_tokens: Keyed[int | None] = setting(
         None,
         "Longest response, its end included. `null`: half of `data.sequence_length`.",
-        _of_rl(SAMPLES | COST),
+        any_phase(SAMPLES | VALIDATION | COST),
         unit="tokens",
         at_least=1,
     )
@@ -104,12 +113,12 @@ class RLConfig(Section):
         "exact_match",
         "Reward of a response: `exact_match`, `contains`, `length`, or a function of your own:"
         " `module:function`, `file.py:function`, or the name of one that is registered.",
-        _of_rl(SAMPLES | COST),
+        whole_run(SAMPLES | COST, _REWARD),
     )
     reward_deadline_s: Keyed[float] = setting(
         10.0,
         "Time that a reward function of your own has per response.",
-        _of_rl(NOTHING),
+        whole_run(NOTHING, _REWARD),
         unit="seconds",
         above=0,
     )
@@ -118,51 +127,51 @@ class RLConfig(Section):
         "Response to a reward that raises an error, exceeds its deadline, or is not a number from"
         " -1e18 to 1e18. `leave_out`: leave the response out of its group and count it. `stop`:"
         " end the run.",
-        _of_rl(LEARNING),
+        any_phase(LEARNING),
     )
     ratio: Keyed[Literal["token", "sequence"]] = setting(
         "token",
         "What is compared with the policy that generated: each `token`, or the whole `sequence`"
         " (GSPO, arXiv 2507.18071).",
-        _of_rl(LEARNING),
+        any_phase(LEARNING),
     )
     clip_low: Keyed[float] = setting(
-        0.2, "How far a ratio may fall below 1.", _of_rl(LEARNING), at_least=0, below=1
+        0.2, "How far a ratio may fall below 1.", any_phase(LEARNING), at_least=0, below=1
     )
     clip_high: Keyed[float] = setting(
         0.2,
         "How far a ratio may rise above 1 (DAPO, arXiv 2503.14476: 0.28).",
-        _of_rl(LEARNING),
+        any_phase(LEARNING),
         at_least=0,
     )
     scale_rewards: Keyed[Literal["none", "group", "batch"]] = setting(
         "group",
         "Divide advantages by the standard deviation of the rewards of the `group` or of the whole"
         " `batch`, or not (`none`: Dr. GRPO, arXiv 2503.20783).",
-        _of_rl(LEARNING),
+        any_phase(LEARNING),
     )
     average: Keyed[Literal["tokens", "sequences", "length"]] = setting(
         "tokens",
         "What the loss averages over: all `tokens` of an update (DAPO), its `sequences` after their"
         " tokens (GRPO), or sequences of the full `length` (Dr. GRPO).",
-        _of_rl(LEARNING),
+        any_phase(LEARNING),
     )
     kl_weight: Keyed[float] = setting(
         0.0,
         "Weight of the KL divergence from the starting weights, `model.init_from`.",
-        _of_rl(LEARNING | COST),
+        any_phase(LEARNING | COST),
         at_least=0,
     )
     kl_correction: Keyed[bool] = setting(
         True,
         "Multiply the estimate of the KL divergence by the ratio, so that its gradient is the true"
         " one (DeepSeek-V3.2, arXiv 2512.02556). `false`: as in GRPO.",
-        _of_rl(LEARNING),
+        any_phase(LEARNING),
     )
     samples_every_steps: Keyed[int | None] = setting(
         None,
         "Interval at which some responses are written to `responses.jsonl`. `null`: never.",
-        _of_rl(NOTHING),
+        any_phase(NOTHING),
         unit="steps",
         at_least=1,
     )

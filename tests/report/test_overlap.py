@@ -21,7 +21,8 @@ def lines(tmp_path):
         run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         words = ["rl=grpo", f"run_dir={tmp_path}", f"rl.micro_batch_size={micro}", *words]
         resolved = resolve(apply_overrides(llm.from_factory("sort_digits"), words))
-        return overlap_lines(resolved, resolved.phases[0].pairs(resolved.plan.stages[0]))
+        (phase,) = resolved.phases
+        return overlap_lines(phase, phase.pairs(resolved.plan.stages[0]))
 
     return described
 

@@ -7,7 +7,11 @@ from rampcli.config.compose import apply_overrides
 from rampcli.errors import UsageError, set_to
 from rampcli.estimate.memory import estimate_memory, with_rollout
 from rampcli.planning.config_plan import throughput_of
-from rampcli.planning.out_of_memory import changes_that_fit
+from rampcli.planning.out_of_memory import (
+    changes_that_fit,
+    out_of_memory,
+    rollout_out_of_memory,
+)
 from rampcli.planning.resolve import resolve
 from rampcli.planning.stage_memory import stage_memory
 from rampcli.settings.rl import max_response_tokens
@@ -51,6 +55,55 @@ def test_a_response_takes_half_of_the_sequence_unless_it_is_given(settled):
 def test_a_warm_up_that_does_not_end_is_counted_in_prompts(settled):
     notes = settled(*RL, "trainer.max_steps=2", "optim.warmup_steps=3").notes
     assert any("after 64 prompts, within its warm-up of 96" in note for note in notes)
+
+
+def test_the_learning_rate_of_a_run_follows_its_prompts_whatever_the_length_of_a_phase(settled):
+    words = (*RL, "rl.prompts_per_step=8", "trainer.max_samples=96", "trainer.max_steps=null")
+    rate = ("schedule.decay_style=cosine", "optim.warmup_samples=24", "optim.warmup_steps=null")
+    coupling = ("schedule.batch_coupling=sqrt", "phases.long.rl.prompts_per_step=4")
+    phases = ("phases.short.until=samples:40", "phases.long.data.sequence_length=256")
+    alone, parts = settled(*words, *rate), settled(*words, *rate, *phases)
+    for consumed in range(8, 97, 8):
+        found = [one.trained_by(consumed).rate for one in (alone, parts)]
+        assert len({one.at(consumed, global_batch_size=8) for one in found}) == 1
+    coupled = settled(*words, *rate, *phases, *coupling)
+    assert coupled.phases[1].rate.factor_at(44, global_batch_size=4) == 0.5**0.5
+
+
+def test_an_end_of_a_phase_in_tokens_is_offered_in_prompts_after_its_beginning(settled):
+    words = (*RL, "rl.prompts_per_step=8", "trainer.max_steps=null", "phases.a.until=steps:4")
+    for typed, offered in (("20", 33), ("1000", "1000")):
+        with pytest.raises(UsageError, match="reinforcement learning counts prompts") as refused:
+            settled(*words, f"phases.b.until={typed}")
+        (remedy,) = refused.value.remedies
+        assert str(remedy) == f"phases.b.until=samples:{offered}"
+        assert settled(*words, str(remedy)).plan.end_sample > 32
+
+
+def test_memory_that_a_phase_lacks_is_offered_in_smaller_groups_of_the_phase(settled):
+    words = (*RL, "rl.prompts_per_step=6", "phases.a.until=steps:2", "phases.b.until=steps:4")
+    of_phase = ("phases.b.rl.generations_per_prompt=4", "phases.b.rl.micro_batch_size=24")
+    resolved = settled(*words, *of_phase, "trainer.num_nodes=1", "trainer.max_steps=null")
+    stage = resolved.plan.stages[-1]
+    asked = {"consumed_samples": stage.first_sample, "reason": "rank 0 ran out of memory"}
+    training, rollout = (one(resolved, **asked) for one in (out_of_memory, rollout_out_of_memory))
+    half = "phases.b.rl.micro_batch_size=12"
+    assert [str(one) for one in training.remedies[:2]] == [
+        half,
+        "phases.b.trainer.activation_checkpointing=full",
+    ]
+    assert [str(one) for one in rollout.remedies] == [
+        half,
+        "phases.b.rl.max_response_tokens=32 in a new run",
+    ]
+    changed = settled(*words, of_phase[0], "trainer.num_nodes=1", "trainer.max_steps=null", half)
+    assert stage_memory(changed.phases[1], changed.plan.stages[-1]).peak_bytes < (
+        stage_memory(resolved.phases[1], stage).peak_bytes
+    )
+    single = settled(*words, *of_phase[:1], "phases.b.rl.micro_batch_size=4", "trainer.num_nodes=1")
+    assert str(out_of_memory(single, **asked).remedies[0]) == (
+        "phases.b.rl.micro_batch_size=2 phases.b.rl.split_groups=true"
+    )
 
 
 def test_flops_do_not_time_a_run_that_generates(settled):

@@ -140,7 +140,7 @@ function tokensAt(plan, samples) {
 
 /** Returns whether samples differ in length within or between runs, some of which have phases. */
 function hasSeveralLengths(runs) {
-  const plans = runs.flatMap(({ data }) => data.plan ?? []);
+  const plans = runs.flatMap(({ data }) => (data.unit === "prompts" ? [] : data.plan ?? []));
   const lengths = plans.flatMap((plan) => plan.phases ?? plan).map((one) => one.sequence_length).filter(Boolean);
   return plans.some((plan) => plan.phases) && new Set(lengths).size > 1;
 }
@@ -182,7 +182,11 @@ function drawSizes(chart, runs, view) {
   ctx.restore();
 }
 
-const FIRST_OF_PHASE = { samples: "first_sample", steps: "first_step", tokens: "first_token" };
+/** Returns the column that says where a phase begins on an axis, or undefined. */
+function firstOfPhase(data, axis) {
+  if (axis === "tokens" && data.unit === "prompts") return undefined;
+  return { samples: "first_sample", steps: "first_step", tokens: "first_token" }[axis];
+}
 
 /** Returns the name of a stage's phase, or null in a run without phases. */
 function phaseOf(data, stage) {
@@ -191,7 +195,7 @@ function phaseOf(data, stage) {
 
 /** Returns the name of the phase at a place on the horizontal axis, or null. */
 function phaseAt(data, axis, at) {
-  const first = FIRST_OF_PHASE[axis];
+  const first = firstOfPhase(data, axis);
   if (first) return (data.plan?.phases ?? []).findLast((one) => one[first] <= at)?.name ?? null;
   const { edges, parts } = data.trained;
   const part = parts[edges[axis].findLastIndex((edge) => edge <= at)];
@@ -200,8 +204,9 @@ function phaseAt(data, axis, at) {
 
 /** Draws a line where each planned phase begins, and writes its name beside it, where there is room. */
 function drawPhases(chart, runs, view) {
-  const first = FIRST_OF_PHASE[view.axis];
-  if (runs.length !== 1 || !first) return;
+  if (runs.length !== 1) return;
+  const first = firstOfPhase(runs[0].data, view.axis);
+  if (!first) return;
   const { ctx, bbox } = chart;
   const pixel = devicePixelRatio;
   const [low, high] = [bbox.left, bbox.left + bbox.width];

@@ -163,7 +163,7 @@ class Journal(LoopObserver):
         self, state: TrainingState, results: Mapping[str, float | str | None]
     ) -> None:
         """Writes the event `evaluation`."""
-        record_event(self.run, "evaluation", state, **results)
+        record_event(self.run, "evaluation", state, **self.of_phase, **results)
 
     def after_checkpoint(self, saved: SavedCheckpoint) -> None:
         """Writes the event `checkpoint`."""
