@@ -109,7 +109,10 @@ def _no_room(
         keys: other settings that the error is about.
     """
     length = config.data.sequence_length
-    remedies = [set_to(LENGTH_KEY, count + reserved, note=" or more")]
+    # A response takes half of a longer sample, too, unless its length is set.
+    is_half = key == RLConfig.max_response_tokens and config.rl.max_response_tokens is None
+    least = 2 * count - 1 if is_half else count + reserved
+    remedies = [set_to(LENGTH_KEY, least, note=" or more")]
     if count < length:
         remedies.insert(0, set_to(key, length - count, note=" or less"))
     return UsageError(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rampcli.config.compose import compose
+from rampcli.config.values import put
 from rampcli.data.prompts import check_prompts, open_prompts, read_prompts
 from rampcli.errors import UsageError
 
@@ -41,15 +42,22 @@ def test_prompts_need_no_responses(config):
     assert sorted(found) == ["one", "two"]
 
 
-@pytest.mark.parametrize(("prompt", "length"), [("123456789", 9), ("", 0)])
+@pytest.mark.parametrize(("prompt", "length"), [("123456789", 9), ("123456789012", 12), ("", 0)])
 def test_a_prompt_without_room_for_its_response_is_refused_with_its_line(config, prompt, length):
+    prompts, words = ("12345678", prompt), ["data.split=[1,0,0]"]
     with pytest.raises(UsageError, match=rf"line 2: the prompt has {length} tokens") as refused:
-        check_prompts(config("12345678", prompt, words=["data.split=[1,0,0]"]))
+        check_prompts(config(*prompts, words=words))
     if length:
-        assert [remedy.values for remedy in refused.value.remedies] == [
-            {"rl.max_response_tokens": (7,)},
-            {"data.sequence_length": (17,)},
+        offered = [remedy.values for remedy in refused.value.remedies]
+        assert offered == [
+            {"rl.max_response_tokens": (16 - length,)},
+            {"data.sequence_length": (2 * length - 1,)},
         ]
+        for one in offered:
+            kept = config(*prompts, words=words)
+            for key, (value,) in one.items():
+                put(kept, key, value)
+            check_prompts(kept)
     else:
         assert refused.value.remedy == "prompts that are not empty"
 
