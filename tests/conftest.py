@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # No test asks the Hugging Face hub. Those of downloads start a server of their own.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import typer
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
@@ -38,6 +40,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Only a loss of power would show which files have reached the disk, and a busy disk takes long.
 os.fsync = lambda _: None
+
+# The commands are the same in all tests, and making them takes a seventh of a short one.
+typer.main.get_command = cache(typer.main.get_command)
 
 # No deadline: a busy machine is slow.
 settings.register_profile("rampcli", deadline=None, max_examples=60)
