@@ -48,6 +48,7 @@ class FileFacts:
     Attributes:
         name: name of the corpora for messages.
         tokens: size of the tokenizer's vocabulary; None if it is unknown.
+        tokenizer: hash of the tokenizer, or None if it is unknown.
         val_samples: samples that each validation can have; None if the corpora are not read.
         remedy: setting that gives samples to a validation without any, if one is known.
         weights: vocabulary of the weights that the run resumes or starts from; None for random
@@ -60,6 +61,7 @@ class FileFacts:
 
     name: str = ""
     tokens: int | None = None
+    tokenizer: str | None = None
     val_samples: int | None = None
     remedy: str | None = None
     weights: int | None = None

@@ -123,6 +123,7 @@ def read_file_facts(config: Config) -> FileFacts:
         return FileFacts(
             name=_name(config),
             tokens=len(prompts.format.is_special),
+            tokenizer=_hash_of(prompts.format.tokenizer),
             val_samples=len(prompts.validation),
             opened=True,
             corpora=()
@@ -135,12 +136,17 @@ def read_file_facts(config: Config) -> FileFacts:
     return FileFacts(
         name=_name(config),
         tokens=corpora.vocab_size,
+        tokenizer=_hash_of(corpora.tokenizer),
         val_samples=most,
         remedy=str(set_to(DataConfig.split, split)) if split else None,
         opened=True,
         fingerprints=corpora.training.fingerprints,
         corpora=() if config.data.task else _training_corpora(corpora.training),
     )
+
+
+def _hash_of(text: str | None) -> str | None:
+    return None if text is None else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _training_corpora(blend: Blend) -> tuple[CorpusFacts, ...]:

@@ -53,8 +53,10 @@ from rampcli.planning.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.settings.by_key import settings
 from rampcli.settings.checks import CHECKS, CHECKS_OF_WORDS, check_range, check_ranges
 from rampcli.settings.config import Config
+from rampcli.settings.data import DataConfig
 from rampcli.settings.model import ModelConfig
 from rampcli.settings.parallel import ParallelConfig, check_tensor
+from rampcli.settings.phase_keys import phase_key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +111,8 @@ def resolve(
     if entries:
         run = without_farther_ends(run_stack(stack), stack)
     completed = _completed_phases(run, entries, read_files, report)
+    with _new_errors(report, stack):
+        _check_tokenizers(completed)
     if entries:  # phases are planned together, if each of them could be
         report.close()
     settled = _settled(run) if entries else run
@@ -162,6 +166,30 @@ def _completed_phases(
         completed[name] = one
     errors.report_to(report, phases=len(completed))
     return completed
+
+
+def _check_tokenizers(phases: Mapping[str | None, Completed]) -> None:
+    """Checks that the corpora of all phases have one tokenizer, as far as it is known.
+
+    Raises:
+        UsageError: those of two phases differ.
+    """
+    found = dict[str, str | None]()
+    for name, one in phases.items():
+        if one.facts.tokenizer is not None:
+            found.setdefault(one.facts.tokenizer, name)
+    if len(found) < 2:
+        return
+    first, second, *_ = found.values()
+    is_chars = any(one.config.data.tokenizer == "chars" for one in phases.values())
+    raise UsageError(
+        f"the corpora of phases {first} and {second} have different tokenizers, and a token stands"
+        " for the same text in the whole run",
+        keys=(DataConfig.tokenizer, phase_key(second, DataConfig.path)),
+        remedy=set_to(DataConfig.tokenizer, "bytes")
+        if is_chars
+        else "corpora that `rampcli data build` has encoded with one tokenizer",
+    )
 
 
 def _settled(run: Stack) -> Stack:

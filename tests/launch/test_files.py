@@ -93,6 +93,20 @@ def test_a_text_that_was_read_for_its_vocabulary_is_not_read_again_at_the_start(
         check(replace(resolved, phases=(replace(resolved.phases[0], files=FileFacts()),)))
 
 
+def test_phases_whose_tokens_would_stand_for_other_characters_are_refused(plan_own_text, tmp_path):
+    (tmp_path / "other.txt").write_text(TEXT.replace(TEXT[0], "x"), encoding="utf-8")
+    (tmp_path / "backwards.txt").write_text(TEXT[::-1], encoding="utf-8")
+
+    def plan(corpus, *words):
+        phases = ("phases.a.until=steps:1", "phases.b.until=steps:2")
+        return plan_own_text(*phases, f"phases.b.data.path={corpus}", *words)
+
+    assert plan("backwards.txt").config.model.vocab_size == 103
+    with pytest.raises(UsageError, match="phases a and b have different tokenizers") as refused:
+        plan("other.txt")
+    plan("other.txt", str(refused.value.remedies[0]))
+
+
 def test_text_that_takes_long_to_encode_is_named_first(plan_own_text, tmp_path, capsys):
     (tmp_path / "tokens.json").write_text(byte_tokenizer().to_str())
     config = plan_own_text("data.tokenizer=tokens.json").config
