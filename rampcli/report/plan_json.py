@@ -52,7 +52,8 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
     that were read before, on average if there are several orders.
 
     In reinforcement learning, each stage also has `pairs`: how its prompts and their generations
-    are split. It is null for stages in `passed`.
+    are split. It is null for stages in `passed`. The tokens of phases are null, because responses
+    vary in length.
     """
     plan = resolved.plan
     costs = [
@@ -79,6 +80,8 @@ def plan_figures(resolved: Resolved) -> dict[str, Any]:
         passes = passes_of_phase(resolved, phase)
         corpora = [_corpus(one, passes[one.name]) for one in phase.files.corpora]
         row |= {**_rates(phase), **_choices(phase), "corpora": corpora}
+        if is_rl(phase.config):
+            row |= dict.fromkeys(("first_token", "tokens"))
     if "phases" not in data:
         data |= _choices(resolved.phases[0])
     data["corpora"] = [

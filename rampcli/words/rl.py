@@ -59,18 +59,26 @@ def expand_words(words: Sequence[str]) -> list[str]:
     expanded = []
     for word in words:
         name, equals, value = word.partition("=")
-        if equals and name in BARE_WORDS:
-            word = f"{BARE_WORDS[name]}={value}"
-        if word == f"{PAIRS_KEY}={ALL_PAIRS}":
-            word = f"{PAIRS_KEY}=null"
-        expanded.append(word)
+        key = _key_of(name) or name
+        if value == ALL_PAIRS and f".{key}".endswith(f".{PAIRS_KEY}"):
+            value = "null"
+        expanded.append(f"{key}={value}" if equals else word)
     return expanded
 
 
 def bare_words(words: Sequence[str]) -> dict[str, str]:
     """Returns the bare words that a command line has, by the key that each stands for."""
-    names = {word.partition("=")[0] for word in words}
-    return {key: word for word, key in BARE_WORDS.items() if word in names}
+    names = (word.partition("=")[0] for word in words)
+    return {key: name for name in names if (key := _key_of(name)) is not None}
+
+
+def _key_of(name: str) -> str | None:
+    """Returns the key that a bare word stands for in a run or a phase; None for other names."""
+    phase, dot, word = name.rpartition(".")
+    is_inside = phase.startswith("phases.") and phase.count(".") == 1
+    if word not in BARE_WORDS or (dot and not is_inside):
+        return None
+    return f"{phase}{dot}{BARE_WORDS[word]}"
 
 
 def check_counts(layers: Layers) -> None:

@@ -48,6 +48,18 @@ def test_the_words_of_maxtexts_documentation_set_the_batch(pairs):
     assert (typed["micro_batch_size"], typed["accumulation"]) == (8, 2)
 
 
+def test_the_words_of_maxtexts_documentation_set_the_batch_of_a_phase(json_of):
+    words = ["trainer.max_steps=null", "phases.a.until=steps:2", "phases.b.until=steps:4"]
+    words += [f"phases.b.{word}" for word in (*BATCH, "micro_batch_size=-1")]
+    plan = json_of(*RL, "batch_size=16", "num_generations=2", *words, "--dry-run")
+    batches = [stage["pairs"] for stage in plan["stages"]]
+    assert [(one["prompts"], one["generations"]) for one in batches] == [(16, 2), (8, 4)]
+    assert [phase["tokens"] for phase in plan["phases"]] == [None, None]
+    with pytest.raises(UsageError) as refused:
+        composed([*PROMPT_WORDS, *words[:-1], "phases.b.micro_batch_size=6"])
+    assert str(refused.value.remedies[0]) == "phases.b.micro_batch_size=4 or 8"
+
+
 def test_minus_one_takes_all_pairs_of_a_rank_at_once(pairs):
     (every,) = pairs(*BATCH, "micro_batch_size=-1")
     assert (every["micro_batch_size"], every["accumulation"]) == (16, 1)
