@@ -90,7 +90,7 @@ class PolicyRun(Run):
         command[command.index("pretrain")] = "rl"
         return command
 
-    def write_run_files(self, *words: str) -> None:
+    def describe(self, *words: str) -> None:
         self.path.mkdir(exist_ok=True)
         resolved = compose_rl(Base(factory="llama3_tiny"), self.overrides(words))
         write_run_files(self.directory, resolved, [])

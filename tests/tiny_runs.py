@@ -120,7 +120,7 @@ class Run:
             self.command(*words), env=environment(), text=True, capture_output=True, check=False
         )
 
-    def write_run_files(self, *words: str) -> None:
+    def describe(self, *words: str) -> None:
         """Writes config.yaml, so that ranks can be started by hand."""
         self.path.mkdir(exist_ok=True)
         config = llm.from_factory("llama3_tiny")
