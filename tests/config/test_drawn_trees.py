@@ -17,7 +17,7 @@ from rampcli.settings.by_key import settings
 from tests.config.drawn_trees import Composed, Tree, composed_by_both, drafts
 from tests.config.plain_hydra import written
 
-DRAWN = 100
+DRAWN = 60
 FEATURES = (
     "own primary",
     "interpolated option",

@@ -250,7 +250,7 @@ def _adamw(""",
             },
             "rampcli/settings/optim.py": {
                 "    muon_momentum: Keyed[float] =": """
-    sgd_momentum: Keyed[float] = setting(0.9, "Momentum of SGD.", any_phase(LEARNING))
+    sgd_momentum: Keyed[float] = setting(0.9, "Momentum of SGD.", any_phase(UPDATES))
     muon_momentum: Keyed[float] ="""
             },
         }
