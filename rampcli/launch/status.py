@@ -12,7 +12,7 @@ from typing import Any
 
 from rampcli.errors import DamagedFileError, RampcliError, UsageError, reason_of
 from rampcli.files.locks import is_held
-from rampcli.launch.protocol import Job, JobPhase, launchers
+from rampcli.launch.protocol import Job, JobPhase, Launcher, launchers
 from rampcli.launch.run_lock import Holder, holder_of
 from rampcli.runs.directory import (
     BEFORE_THE_START,
@@ -86,33 +86,32 @@ class Queues:
         """
         jobs, unknown = list[Job](), None
         for name, launcher in launchers().items():
-            try:
-                if launcher.has_jobs(directory):
-                    found, reason = self._ask(name, directory, holder)
-                    jobs, unknown = jobs + found, reason or unknown
-            except (DamagedFileError, UsageError):
-                raise
-            except Exception as error:  # everything else is known without this launcher
-                unknown = f"launcher {name}: {reason_of(error)}"
+            found, reason = self._ask(name, launcher, directory, holder)
+            jobs, unknown = jobs + found, reason or unknown
         return tuple(jobs), unknown
 
     def _ask(
-        self, name: str, directory: RunDirectory, holder: Holder | bool
+        self, name: str, launcher: Launcher, directory: RunDirectory, holder: Holder | bool
     ) -> tuple[list[Job], str | None]:
         now, key = time.monotonic(), (name, str(directory.path))
         known = self._answers.get(key)
-        if known is not None and known.is_usable(holder):
-            return known.jobs, None
         failed_at, message = self._failures.get(name, (-ASK_QUEUE_EVERY_S, ""))
-        if now - failed_at < ASK_QUEUE_EVERY_S:
-            return [], message
         try:
-            jobs = launchers()[name].jobs(directory)
+            if not launcher.has_jobs(directory):
+                return [], None
+            if known is not None and known.is_usable(holder):
+                return known.jobs, None
+            if now - failed_at < ASK_QUEUE_EVERY_S:
+                return [], message
+            jobs = launcher.jobs(directory)
         except (DamagedFileError, UsageError):
             raise
-        except RampcliError as error:
-            self._failures[name] = (time.monotonic(), error.message)
-            return [], error.message
+        except Exception as error:  # everything else is known without this launcher
+            message = reason_of(error)
+            if not isinstance(error, RampcliError):
+                message = f"launcher {name}: {message}"
+            self._failures[name] = (time.monotonic(), message)
+            return [], message
         since = known.holds_since if known is not None and known.holder == holder else now
         self._answers[key] = Answer(at=now, holder=holder, holds_since=since, jobs=jobs)
         return jobs, None
