@@ -112,8 +112,10 @@ def _job(stack: Stack, *, resolves: bool) -> dict[str, Any]:
     found = resolved(written)[0] if written_out else {}
     values: dict[str, Any] = {}
     for key, value in written.items():
-        anew = {one: found[one] for one in found if is_below(one, key)}
-        values |= anew if key in written_out else {key: value}
+        if key in written_out:
+            values |= {one: found[one] for one in found if is_below(one, key)}
+        else:
+            values[key] = value
     for value in values.values():
         if isinstance(value, Unresolved):
             raise value.error
