@@ -88,10 +88,14 @@ class Tree:
     words: tuple[str, ...]
     features: frozenset[str] = field(compare=False)
 
-    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
-        """Shows Hypothesis's example as files and a command line."""
+    def __str__(self) -> str:
+        """Returns the files and the command line."""
         files = [f"--- {name}\n{text}" for name, text in self.files.items()]
-        printer.text("\n".join(["", *files, f"--config-name {self.config_name}", *self.words]))
+        return "\n".join(["", *files, f"--config-name {self.config_name}", *self.words])
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """Shows Hypothesis's example."""
+        printer.text(str(self))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,13 +88,13 @@ def test_hydra_composes_most_drafts_and_nearly_every_feature_is_among_them(compo
 def test_settings_have_the_values_that_hydra_composes_and_else_their_defaults(composed):
     defaults = {key: one.default for key, one in settings().items()}
     for one in composed:
-        assert one.values == defaults | one.expected, one.tree
+        assert one.values == defaults | one.expected, str(one.tree)
 
 
 def test_the_place_of_each_value_is_the_line_or_the_word_that_holds_it(composed):
     for one in composed:
         places = {key: one.places[key] for key in one.expected_places}
-        assert places == one.expected_places, one.tree
+        assert places == one.expected_places, str(one.tree)
 
 
 def test_the_line_at_the_place_of_a_value_holds_it(composed):
@@ -103,7 +103,8 @@ def test_the_line_at_the_place_of_a_value_holds_it(composed):
         assert one.expected_places.keys() == one.unresolved.keys() - of_mappings
         with written(one.tree.files) as folder:
             for key, place in one.expected_places.items():
-                assert value_at(place, key, folder, one.tree.words) == one.unresolved[key], one.tree
+                held = value_at(place, key, folder, one.tree.words)
+                assert held == one.unresolved[key], str(one.tree)
 
 
 def value_at(place: str, key: str, folder: Path, words: tuple[str, ...]):
