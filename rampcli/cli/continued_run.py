@@ -23,7 +23,7 @@ from rampcli.runs.manifest import Checkpoint, complete_checkpoints
 from rampcli.settings.by_key import leaves, may_change
 from rampcli.settings.config import Config
 from rampcli.settings.phase_keys import UNTIL, phase_key, split_phase_key
-from rampcli.settings.rl import is_rl
+from rampcli.settings.rl import example_of_end, is_rl
 
 BEFORE = "before"
 """Name of the phase before the new one, if the other run has no phases."""
@@ -220,8 +220,7 @@ def _default_end(
         raise UsageError(
             f"phase {phase} needs an end, because the other run {reason}",
             keys=(end_key,),
-            remedy=f"until={'samples:10M' if is_rl(trained_with.config) else '7.5T'} or another"
-            " position",
+            remedy=f"until={example_of_end(trained_with.config)} or another position",
         )
     return [f"{end_key}=samples:{end}"]
 

@@ -118,11 +118,10 @@ def print_plan(resolved: "Resolved", *, as_json: bool = False) -> None:
 def _draw(resolved: "Resolved", path: Path) -> None:
     """Writes a picture of a plan."""
     from rampcli.cli.pictures import writing_picture
-    from rampcli.settings.rl import is_rl, unit_of
+    from rampcli.settings.rl import unit_of
 
     with writing_picture(path):
         from rampcli.report.plots import plot_plan
 
-        config, plan = resolved.config, resolved.plan
-        plan = plan.in_samples() if is_rl(config) else plan
-        plot_plan(plan, path, title=config.name, unit=unit_of(config))
+        config = resolved.config
+        plot_plan(resolved.plan_in_units, path, title=config.name, unit=unit_of(config))

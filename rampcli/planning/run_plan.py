@@ -56,7 +56,7 @@ from rampcli.settings.model import ModelConfig
 from rampcli.settings.model_parts import POSITION_EMBEDDINGS
 from rampcli.settings.optim import ScheduleConfig, check_factors
 from rampcli.settings.phase_keys import UNTIL, phase_key
-from rampcli.settings.rl import is_rl
+from rampcli.settings.rl import example_of_end, is_rl
 from rampcli.settings.trainer import TrainerConfig
 
 
@@ -178,6 +178,11 @@ class Resolved:
     def tokens(self) -> int | None:
         """Tokens of the run, or None if it has no end or counts prompts."""
         return None if is_rl(self.config) else self.plan.end_tokens
+
+    @property
+    def plan_in_units(self) -> TrainingPlan:
+        """The plan. In reinforcement learning, a prompt counts as one token: responses vary."""
+        return self.plan.in_samples() if is_rl(self.config) else self.plan
 
     def averages(self) -> dict[str, AverageRule]:
         """Returns how the averages follow the weights that training computes, by setting."""
@@ -405,9 +410,7 @@ def _ends(
         raise UsageError(
             f"{key} is not set, and another phase follows",
             keys=(key,),
-            remedy=set_to(
-                key, "samples:10M" if is_rl(one.config) else "7.5T", note=" or another position"
-            ),
+            remedy=set_to(key, example_of_end(one.config), note=" or another position"),
         )
     return [Goal(goal.unit, goal.count - first.count(goal.unit)) for goal in goals]
 

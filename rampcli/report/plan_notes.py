@@ -35,7 +35,6 @@ NOTED_SHARE = 0.01
 
 def all_notes(resolved: Resolved) -> list[str]:
     """Returns the notes on a plan, on its settings and files, and on what they lead to."""
-    plan = resolved.plan.in_samples() if is_rl(resolved.config) else resolved.plan
     return [
         *throughput_notes([resolved]),
         *_unplanned_notes(resolved),
@@ -45,7 +44,7 @@ def all_notes(resolved: Resolved) -> list[str]:
         *by_phase(resolved, _accumulation_notes),
         *by_phase(resolved, _noise_notes),
         *_average_notes(resolved),
-        *by_phase(resolved, lambda phase: coupling_notes(phase, plan)),
+        *by_phase(resolved, lambda phase: coupling_notes(phase, resolved.plan_in_units)),
         *by_phase(resolved, reduction_notes),
         *by_phase(resolved, memory_notes),
         *by_phase(resolved, _missing_notes),

@@ -187,6 +187,11 @@ def unit_of(config: "Config") -> str:
     return "prompts" if is_rl(config) else "samples"
 
 
+def example_of_end(config: "Config") -> str:
+    """Returns a position at which a phase of such a run may end."""
+    return "samples:10M" if is_rl(config) else "7.5T"
+
+
 def max_response_tokens(config: "Config") -> int:
     """Returns the length of the longest response in tokens, its end included."""
     return config.rl.max_response_tokens or config.data.sequence_length // 2
